@@ -141,9 +141,9 @@ def test_no_port_says_anything_to_strangers_but_how_it_is(
         assert grpc_call(trusted, "proto.API/FetchMetadata", callers.key) is grpc.StatusCode.OK
         trusted.close()
         metrics = logd.daemon.get("/metrics").read()
-        assert b'authentications_failed_total{door="admin",reason="nobody"}' in metrics
-        assert b'authentications_failed_total{door="fetch",reason="nobody"}' in metrics
-        assert b'tls_handshakes_failed_total{door="fetch"}' in metrics
+        assert b'authentications_failed_total{endpoint="admin",reason="nobody"}' in metrics
+        assert b'authentications_failed_total{endpoint="fetch",reason="nobody"}' in metrics
+        assert b'tls_handshakes_failed_total{endpoint="fetch"}' in metrics
 
 
 def creates(logd: Logd) -> bool:

@@ -31,7 +31,9 @@ def told(logd: Logd) -> tuple[str, str, float]:
     status = logd.daemon.status()
     with urlopen(f"http://{logd.daemon.admin}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    (gauge,) = (line.split()[1] for line in lines if line.startswith("penstock_logd_memory_lost{"))
+    (gauge,) = (
+        line.split()[1] for line in lines if line.startswith("penstock_logd_producer_state_lost{")
+    )
     return status["health"], "; ".join(status["reasons"]), float(gauge)
 
 

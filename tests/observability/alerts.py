@@ -58,17 +58,17 @@ ALERTS = (
     ),
     Alert(
         name="PenstockStreamBelowMinIsr",
-        expr="penstock_logd_cluster_in_sync_replicas < penstock_logd_cluster_in_sync_replicas_min"
+        expr="penstock_logd_cluster_in_sync_replicas < penstock_logd_cluster_min_in_sync_replicas"
         " and penstock_logd_cluster_leads == 1",
         lasts="1m", severity="critical",
         summary="A stream has fewer replicas in sync than it needs: publishers are refused.",
         what_to_do="Bring a replica back; penstock logd streams info names those that are missing.",
         fires=(('penstock_logd_cluster_in_sync_replicas{stream="logs",instance="a"}', "1x30"),
-               ('penstock_logd_cluster_in_sync_replicas_min{stream="logs",instance="a"}', "2x30"),
+               ('penstock_logd_cluster_min_in_sync_replicas{stream="logs",instance="a"}', "2x30"),
                ('penstock_logd_cluster_leads{stream="logs",instance="a"}', "1x30")),
         labels={"stream": "logs", "instance": "a"},
         quiet=(('penstock_logd_cluster_in_sync_replicas{stream="logs",instance="a"}', "2x30"),
-               ('penstock_logd_cluster_in_sync_replicas_min{stream="logs",instance="a"}', "2x30"),
+               ('penstock_logd_cluster_min_in_sync_replicas{stream="logs",instance="a"}', "2x30"),
                ('penstock_logd_cluster_leads{stream="logs",instance="a"}', "1x30")),
     ),
     Alert(
@@ -152,9 +152,9 @@ ALERTS = (
         expr="penstock_logd_tls_not_after_seconds - time() < 14 * 86400", lasts="10m",
         severity="warning", summary="A certificate ends in less than 14 days.",
         what_to_do="Replace its file: it is read again within a second.",
-        fires=(('penstock_logd_tls_not_after_seconds{what="tls"}', "1000000x30"),),
-        labels={"what": "tls"},
-        quiet=(('penstock_logd_tls_not_after_seconds{what="tls"}', "2000000x30"),),
+        fires=(('penstock_logd_tls_not_after_seconds{section="fetch.tls"}', "1000000x30"),),
+        labels={"section": "fetch.tls"},
+        quiet=(('penstock_logd_tls_not_after_seconds{section="fetch.tls"}', "2000000x30"),),
     ),
     Alert(
         name="PenstockSpoolNearlyFull",

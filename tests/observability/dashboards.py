@@ -121,8 +121,8 @@ DASHBOARDS = (
                      "{{instance}}"),
                 )),
                 Panel("Waiting for the disk", "bytes", (
-                    ("penstock_logd_intake_bytes_held", "{{instance}}"),
-                    ("penstock_logd_intake_bytes_max", "{{instance}}: most"),
+                    ("penstock_logd_intake_bytes", "{{instance}}"),
+                    ("penstock_logd_intake_max_bytes", "{{instance}}: most"),
                 )),
             ),
             (
@@ -135,7 +135,7 @@ DASHBOARDS = (
                     ("min by (instance) (penstock_logd_nats_connected)", "{{instance}}"),
                 )),
                 Panel("Certificates end in", "s", (
-                    ("penstock_logd_tls_not_after_seconds - time()", "{{instance}}: {{what}}"),
+                    ("penstock_logd_tls_not_after_seconds - time()", "{{instance}}: {{section}}"),
                 )),
             ),
         ),

@@ -1,14 +1,12 @@
 """Every metric of every process, from the code that serves them: nothing is started.
 
-The collectors of metrics are run on stand-ins that have nothing in them, so each says its families
-(name, type, help, labels) without a sample. `tests/live/test_metrics.py` holds what real processes
-serve against this list.
+logd declares its metrics in a table. The collectors of the others are run with nothing in them, so
+each yields its families (name, type, help, labels) without a sample. `tests/live/test_metrics.py`
+holds what real processes serve against this list.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -16,13 +14,9 @@ from prometheus_client.core import Metric
 from penstock.collector.telemetry import Metrics
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console, ConsoleMetrics
-from penstock.logd.cluster.engine import cluster_metrics
-from penstock.logd.liftbridge.server import GrpcServer
-from penstock.logd.listeners import Listeners
-from penstock.logd.security.reloader import CredentialReloader
-from penstock.logd.telemetry import Telemetry
+from penstock.logd.metrics import METRICS, family
 from penstock.router.telemetry import StatusCollector
-from penstock.service import Health, Status
+from penstock.service import Health, Status, span_metrics
 
 PROCESSES = ("collector", "logd", "router", "console")
 
@@ -58,30 +52,6 @@ class Family:
         return "records" if said == "1" and self.help.startswith("Records ") else said
 
 
-class Nothing:
-    """Has every attribute, takes every call, and holds nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing()
-
-    def __call__(self, *_: object, **__: object) -> Any:
-        return Nothing()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-    def __int__(self) -> int:
-        return 0
-
-    def __float__(self) -> float:
-        return 0.0
-
-
 def families() -> list[Family]:
     """All of them, by process and name."""
     found = [
@@ -104,17 +74,8 @@ def families() -> list[Family]:
 
 
 def _logd() -> Iterable[Metric]:
-    nothing = cast("Any", Nothing())
-    registry = Telemetry(
-        node="n", engine=nothing, budget=nothing, acks=nothing, data_link=nothing,
-        ack_link=nothing, server=nothing, listeners=nothing, reloader=nothing, data_dir=Path(),
-        metrics_streams_max=0,
-    ).registry()  # fmt: skip
-    yield from registry.collect()
-    yield from cluster_metrics(nothing, [])
-    yield from Listeners.metrics(nothing)
-    yield from CredentialReloader.metrics(nothing)
-    yield from GrpcServer.metrics(nothing)
+    yield from (family(name, ()) for name in METRICS)
+    yield from span_metrics("logd", {})
 
 
 def _collector() -> Iterable[Metric]:

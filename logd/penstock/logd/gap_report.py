@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.intake.gaps import Gap, GapLedger, GapReason, Instant
+from penstock.logd.metrics import family, value_of
 
 _STREAMS_SHOWN: Final = 10
 _SAID_ELSEWHERE: Final = (GapReason.RECONNECTING, GapReason.DENIED, GapReason.STORAGE_FAILED)
@@ -48,25 +49,14 @@ def gap_reasons(gaps: GapLedger) -> Iterable[str]:
 
 def gap_metrics(gaps: GapLedger, now: Instant) -> Iterable[Metric]:
     """Counters by stream and reason, gaps that last included."""
-    count = CounterMetricFamily(
-        "penstock_logd_ingest_gaps", "Times a stream missed messages", labels=_LABELS
-    )
-    seconds = CounterMetricFamily(
-        "penstock_logd_ingest_gap_seconds", "Time in which a stream missed messages", labels=_LABELS
-    )
-    messages = CounterMetricFamily(
-        "penstock_logd_ingest_gap_messages",
-        "Messages that were dropped without an answer to their publisher.",
-        labels=_LABELS,
-    )
-    for (stream, reason), totals in sorted(gaps.totals(now).items()):
-        labels = [stream, reason.value]
-        count.add_metric(labels, totals.count)
-        seconds.add_metric(labels, totals.duration_ns / 1e9)
-        messages.add_metric(labels, totals.messages)
-    lasting = GaugeMetricFamily("penstock_logd_ingest_gaps_lasting", "Gaps that last now")
-    lasting.add_metric([], len(gaps.lasting()))
-    return count, seconds, messages, lasting
+    totals = [
+        ((stream, reason.value), found)
+        for (stream, reason), found in sorted(gaps.totals(now).items())
+    ]
+    yield family("ingest_gaps", [(labels, it.count) for labels, it in totals])
+    yield family("ingest_gap_seconds", [(labels, it.duration_ns / 1e9) for labels, it in totals])
+    yield family("ingest_gap_messages", [(labels, it.messages) for labels, it in totals])
+    yield value_of("ingest_gaps_lasting", len(gaps.lasting()))
 
 
 def _describe(gap: Gap, now: Instant) -> dict[str, Any]:

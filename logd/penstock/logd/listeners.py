@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.activity import ActivityJournal, ActivityLog
@@ -19,6 +19,7 @@ from penstock.logd.config import LogdConfig
 from penstock.logd.errors import NotReadyError
 from penstock.logd.gap_report import gap_document
 from penstock.logd.intake.gaps import Gap
+from penstock.logd.metrics import family, value_of
 from penstock.logd.partition.acks import AckSender
 from penstock.logd.security.acl import Action, OnStream
 from penstock.logd.security.authorizer import STATUS, Authorizer
@@ -126,32 +127,14 @@ class Listeners:
 
     def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""
-        activity = CounterMetricFamily(
-            "penstock_logd_activity", "Events by what became of them", labels=["what"]
-        )
-        for what, count in dict(self.activity.counts).items():
-            activity.add_metric([what], count)
-        denied = CounterMetricFamily("penstock_logd_denied", "Requests that no rule allowed")
-        denied.add_metric([], self.authorizer.denied)
-        waiting = GaugeMetricFamily("penstock_logd_activity_waiting", "Events not written yet")
-        waiting.add_metric([], self.activity.waiting)
-        yield from (activity, denied, waiting)
-        throttle = self.throttle
-        for name, text, counts in (
-            ("quota_used", "What was taken of quotas", throttle.used),
-            (
-                "quota_delay_ms",
-                "Milliseconds of delay by quotas",
-                throttle.delayed_ms,
-            ),
-            ("quota_refused", "What was refused for a quota", throttle.refused),
-        ):
-            counter = CounterMetricFamily(
-                f"penstock_logd_{name}", text, labels=["principal", "quota"]
-            )
-            for (principal, flow), count in dict(counts).items():
-                counter.add_metric([principal, flow], count)
-            yield counter
+        outcomes, throttle = dict(self.activity.counts), self.throttle
+        yield family("activity", [((outcome,), count) for outcome, count in outcomes.items()])
+        yield value_of("activity_waiting", self.activity.waiting)
+        yield value_of("requests_denied", self.authorizer.denied)
+        yield family("quota_used", dict(throttle.used).items())
+        yield family("quota_refused", dict(throttle.refused).items())
+        delays = dict(throttle.delayed_ms)
+        yield family("quota_delay_seconds", [(labels, ms / 1e3) for labels, ms in delays.items()])
 
     def not_let_in(
         self, loop: asyncio.AbstractEventLoop, door: str, reason: str, peer: str

@@ -13,14 +13,14 @@ grows: CPython copies or lists a dict without letting another thread in between.
 """
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -31,6 +31,7 @@ from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.listeners import Listeners
+from penstock.logd.metrics import family, value_of
 from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition.acks import AckSender
@@ -100,7 +101,7 @@ class Telemetry:
                 "readers_stalled": self.server.counts.stalled,
                 "requests": self.server.counts.requests,
                 "fetched_bytes": self.server.counts.bytes_sent,
-                "doors": self.listeners.info(),
+                "listeners": self.listeners.info(),
                 "tracing": self.spans(),
                 **({} if self.grpc is None else {"grpc": self.grpc.info()}),
                 **({} if self.hints is None else {"jetstream_hints": self.hints.info()}),
@@ -166,7 +167,7 @@ def stage(partition: Partition) -> Stage:
             "segments_deleted": partition.retention_task.segments_deleted,
             "bytes_deleted": partition.retention_task.bytes_deleted,
             "intake_bytes_held": partition.budget.held,
-            "passed_over": partition.publish_queue.passed_over,
+            "skipped": partition.publish_queue.passed_over,
             **_compaction(partition),
             "acks_pending": partition.publish_queue.pending_acks,
             "dedup_ids": len(partition.intake.dedup.message_ids),
@@ -203,34 +204,6 @@ def _compaction(partition: Partition) -> dict[str, int]:
         "compaction_last_ns": counts.last_ns,
         "compaction_last_duration_ns": counts.last_duration_ns,
     }
-
-
-def _compaction_metrics(partitions: list[Partition]) -> Iterable[Metric]:
-    label = ["stream"]
-    counters = {
-        "bytes_read": "Bytes that compaction read",
-        "bytes_written": "Bytes that compaction wrote",
-        "bytes_freed": "Bytes that segments became smaller by compaction",
-        "records_removed": "Superseded records and old tombstones removed",
-        "segments_replaced": "Segments whose place others took",
-        "passes": "Passes over the keys",
-        "failures": "Rewritings that failed",
-    }
-    for name, text in counters.items():
-        counter = _counter(f"compaction_{name}", text, label)
-        for partition in partitions:
-            counter.add_metric(
-                [partition.label], getattr(partition.compaction_scheduler.counts, name)
-            )
-        yield counter
-    last = _gauge("compaction_last_seconds", "Unix time of the last compaction; 0: never", label)
-    took = _gauge("compaction_last_duration_seconds", "How long the last compaction took", label)
-    for partition in partitions:
-        last.add_metric([partition.label], partition.compaction_scheduler.counts.last_ns / 1e9)
-        took.add_metric(
-            [partition.label], partition.compaction_scheduler.counts.last_duration_ns / 1e9
-        )
-    yield from (last, took)
 
 
 class _Shown:
@@ -280,11 +253,7 @@ class _Scrape(Collector):
         engine = self._telemetry.engine
         shown = _Shown(engine, self._telemetry.metrics_streams_max)
         yield from _stream_metrics(shown.partitions, shown.offline_partitions)
-        yield _damage_metric(shown.partitions)
-        yield from _compaction_metrics(shown.partitions)
-        hidden = _gauge("streams_without_series", "Streams that have no series here", [])
-        hidden.add_metric([], shown.left_out)
-        yield hidden
+        yield value_of("streams_without_series", shown.left_out)
         yield from _process_metrics(self._telemetry)
         yield from _disk_metrics(self._telemetry.data_dir)
         subscription_manager = engine.subscription_manager
@@ -297,152 +266,115 @@ class _Scrape(Collector):
             yield from self._telemetry.grpc.metrics()
 
 
+_OF_STREAM: Final[Mapping[str, Callable[[Partition | OfflinePartition], float]]] = {
+    "records_received": lambda it: it.intake.counts.received,
+    "bytes_received": lambda it: it.intake.counts.received_bytes,
+    "messages_skipped": lambda it: (
+        (it.publish_queue if isinstance(it, Partition) else it).passed_over
+    ),
+    "stream_failed": lambda it: isinstance(it, OfflinePartition) or bool(it.failure),
+}
+_OF_PARTITION: Final[Mapping[str, Callable[[Partition], float]]] = {
+    "records_committed": lambda it: it.publish_queue.committed,
+    "records_duplicate": lambda it: it.intake.counts.duplicates,
+    "records_lost": lambda it: it.publish_queue.lost,
+    "records_uncommitted": lambda it: it.publish_queue.uncommitted,
+    "envelopes_malformed": lambda it: it.intake.counts.malformed_envelopes,
+    "stream_intake_bytes": lambda it: it.budget.held,
+    "start_offset": lambda it: it.start_offset,
+    "high_watermark": lambda it: it.high_watermark,
+    "size_bytes": lambda it: it.log.size_bytes,
+    "records_deleted": lambda it: it.retention_task.records_deleted,
+    "bytes_deleted": lambda it: it.retention_task.bytes_deleted,
+    "damaged_offsets": lambda it: sum(upto - first for first, upto in damaged_ranges(it)),
+    "producer_state_lost": lambda it: bool(it.intake.dedup.lost_until_ns),
+    "compaction_bytes_read": lambda it: it.compaction_scheduler.counts.bytes_read,
+    "compaction_bytes_written": lambda it: it.compaction_scheduler.counts.bytes_written,
+    "compaction_bytes_freed": lambda it: it.compaction_scheduler.counts.bytes_freed,
+    "compaction_records_removed": lambda it: it.compaction_scheduler.counts.records_removed,
+    "compaction_segments_replaced": lambda it: it.compaction_scheduler.counts.segments_replaced,
+    "compaction_passes": lambda it: it.compaction_scheduler.counts.passes,
+    "compaction_failures": lambda it: it.compaction_scheduler.counts.failures,
+    "compaction_last_seconds": lambda it: it.compaction_scheduler.counts.last_ns / 1e9,
+    "compaction_last_duration_seconds": (
+        lambda it: it.compaction_scheduler.counts.last_duration_ns / 1e9
+    ),
+}
+
+
 def _stream_metrics(
-    partitions: list[Partition], offline_partition: list[OfflinePartition]
+    partitions: list[Partition], offline_partitions: list[OfflinePartition]
 ) -> Iterable[Metric]:
-    label = ["stream"]
-    received = _counter("records_received", "Records that arrived", label)
-    received_bytes = _counter("bytes_received", "Payload bytes that arrived", label)
-    committed = _counter("records_committed", "Records committed", label)
-    duplicates = _counter("records_duplicate", "Records that were stored before", label)
-    lost = _counter("records_lost", "Records accepted and lost to a failed disk", label)
-    deleted = _counter("records_deleted", "Records deleted by retention", label)
-    deleted_bytes = _counter("bytes_deleted", "Bytes of segments deleted by retention", label)
-    malformed = _counter("envelopes_malformed", "Envelopes stored as plain messages", label)
-    uncommitted = _gauge("records_uncommitted", "Records accepted, not committed yet", label)
-    high_watermark = _gauge("high_watermark", "Offset of the last committed record", label)
-    start = _gauge("start_offset", "First offset that can be read", label)
-    size = _gauge("size_bytes", "Bytes of segments", label)
-    held = _gauge("stream_bytes_held", "Bytes of its messages that wait for the disk", label)
-    passed_over = _counter("messages_passed_over", "Messages on reserved subjects", label)
-    failed = _gauge("stream_failed", "1 when the stream takes no writes, or is not open", label)
-    streams: list[Partition | OfflinePartition] = [*partitions, *offline_partition]
-    for each in streams:
-        counts = each.intake.counts
-        received.add_metric([each.label], counts.received)
-        received_bytes.add_metric([each.label], counts.received_bytes)
-        handler = each.publish_queue if isinstance(each, Partition) else each
-        passed_over.add_metric([each.label], handler.passed_over)
-        failed.add_metric(
-            [each.label], int(isinstance(each, OfflinePartition) or bool(each.failure))
-        )
-    for partition in partitions:
-        name, counts = [partition.label], partition.intake.counts
-        committed.add_metric(name, partition.publish_queue.committed)
-        duplicates.add_metric(name, counts.duplicates)
-        lost.add_metric(name, partition.publish_queue.lost)
-        deleted.add_metric(name, partition.retention_task.records_deleted)
-        deleted_bytes.add_metric(name, partition.retention_task.bytes_deleted)
-        malformed.add_metric(name, counts.malformed_envelopes)
-        uncommitted.add_metric(name, partition.publish_queue.uncommitted)
-        high_watermark.add_metric(name, partition.high_watermark)
-        start.add_metric(name, partition.start_offset)
-        size.add_metric(name, partition.log.size_bytes)
-        held.add_metric(name, partition.budget.held)
-    yield _refused_metric(streams)
+    streams: list[Partition | OfflinePartition] = [*partitions, *offline_partitions]
+    for name, of_stream in _OF_STREAM.items():
+        yield family(name, [((it.label,), of_stream(it)) for it in streams])
+    for name, of_partition in _OF_PARTITION.items():
+        yield family(name, [((it.label,), of_partition(it)) for it in partitions])
+    refused = [
+        ((it.label, nack.name.lower()), count)
+        for it in streams
+        for nack, count in dict(it.intake.counts.refused).items()
+    ]
+    yield family("records_refused", refused)
     yield from _dedup_metrics(partitions)
-    yield from (received, received_bytes, committed, duplicates, lost, malformed)
-    yield from (deleted, deleted_bytes)
-    yield from (uncommitted, high_watermark, start, size, held, passed_over, failed)
-
-
-def _refused_metric(streams: list[Partition | OfflinePartition]) -> Metric:
-    refused = _counter("records_refused", "Records refused", ["stream", "reason"])
-    for each in streams:
-        for nack, count in dict(each.intake.counts.refused).items():
-            refused.add_metric([each.label, nack.name.lower()], count)
-    return refused
-
-
-def _damage_metric(partitions: list[Partition]) -> Metric:
-    damaged = _gauge(
-        "damaged_offsets", "Offsets known to be damaged, which cannot be read.", ["stream"]
-    )
-    for partition in partitions:
-        ranges = damaged_ranges(partition)
-        damaged.add_metric([partition.label], sum(upto - first for first, upto in ranges))
-    return damaged
 
 
 def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
-    label = ["stream", "what"]
-    entries = _gauge("dedup_entries", "Message ids and producers remembered", label)
-    most = _gauge("dedup_entries_max", "How many of them there may be", label)
-    evicted = _counter("dedup_evicted", "Forgotten before their time, for too many", label)
-    forgotten = _gauge("memory_lost", "1 when the file of what it remembers was lost", ["stream"])
+    entries, most, evicted = [], [], []
     for partition in partitions:
-        dedup = partition.intake.dedup
-        forgotten.add_metric([partition.label], int(bool(dedup.lost_until_ns)))
-        for what, count, limit, lost in (
-            ("ids", len(dedup.message_ids), dedup.message_ids.ids_max, dedup.message_ids.evicted),
-            ("producers", len(dedup.producers), dedup.producers.producers_max,
-             dedup.producers.evicted),
-        ):  # fmt: skip
-            entries.add_metric([partition.label, what], count)
-            most.add_metric([partition.label, what], limit)
-            evicted.add_metric([partition.label, what], lost)
-    yield from (entries, most, evicted, forgotten)
+        ids, producers = partition.intake.dedup.message_ids, partition.intake.dedup.producers
+        for kind, table, limit in (
+            ("ids", ids, ids.ids_max),
+            ("producers", producers, producers.producers_max),
+        ):
+            entries.append(((partition.label, kind), len(table)))
+            most.append(((partition.label, kind), limit))
+            evicted.append(((partition.label, kind), table.evicted))
+    yield family("dedup_entries", entries)
+    yield family("dedup_max_entries", most)
+    yield family("dedup_evicted", evicted)
 
 
 def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
-    links = _gauge("nats_connected", "1 while the connection stands", ["link"])
-    links.add_metric(["data"], int(telemetry.data_link.connected))
-    links.add_metric(["acks"], int(telemetry.ack_link.connected))
-    yield links
-    refused = _counter("fetch_requests_refused", "Requests refused", ["code"])
-    for code, count in dict(telemetry.server.counts.refused).items():
-        refused.add_metric([code.lower()], count)
-    yield refused
-    groups = telemetry.engine.groups.figures()
-    coordinated = _counter("group_events", "What this node did as coordinator of groups", ["what"])
-    for what, count in dict(groups.counts).items():
-        coordinated.add_metric([what.replace(" ", "_")], count)
-    yield coordinated
-    for name, text, value in (
-        ("acks_sent", "Acks and refusals sent", telemetry.acks.sent),
-        ("acks_dropped", "Acks and refusals that NATS did not take", telemetry.acks.dropped),
-        ("acks_withheld", "Acks wanted where a stream stores them", telemetry.acks.withheld),
-        ("acks_denied", "Acks and refusals not permitted", telemetry.ack_link.publishes_denied),
-        ("streams_reopened", "Logs opened again after want of space", telemetry.engine.revived),
-        ("fetch_requests", "Fetch and control requests", telemetry.server.counts.requests),
-        ("fetch_bytes", "Payload bytes sent to readers", telemetry.server.counts.bytes_sent),
-        ("fetch_readers_stalled", "Readers cut off", telemetry.server.counts.stalled),
-        ("cursor_commits", "Cursors committed or deleted", telemetry.engine.cursors.commits),
-        ("nats_reconnects", "Times the data link came back", telemetry.data_link.reconnects),
-        ("nats_unproven", "NATS servers not proven to be heard", telemetry.data_link.unproven),
+    engine, server, acks = telemetry.engine, telemetry.server, telemetry.acks
+    links = {"data": telemetry.data_link, "acks": telemetry.ack_link}
+    yield family("nats_connected", [((name,), it.connected) for name, it in links.items()])
+    refused = dict(server.counts.refused)
+    yield family(
+        "fetch_requests_refused", [((code.lower(),), count) for code, count in refused.items()]
+    )
+    groups = engine.groups.figures()
+    events = dict(groups.counts)
+    yield family(
+        "group_events", [((event.replace(" ", "_"),), count) for event, count in events.items()]
+    )
+    for name, value in (
+        ("acks_sent", acks.sent),
+        ("acks_dropped", acks.dropped),
+        ("acks_withheld", acks.withheld),
+        ("acks_denied", telemetry.ack_link.publishes_denied),
+        ("streams_reopened", engine.revived),
+        ("fetch_requests", server.counts.requests),
+        ("fetch_requests_open", server.counts.outstanding),
+        ("fetch_bytes", server.counts.bytes_sent),
+        ("fetch_readers_stalled", server.counts.stalled),
+        ("fetch_connections", server.connections),
+        ("cursors", len(engine.cursors)),
+        ("cursor_commits", engine.cursors.commits),
+        ("groups", groups.groups),
+        ("group_members", groups.members),
+        ("nats_reconnects", telemetry.data_link.reconnects),
+        ("nats_unproven", telemetry.data_link.unproven),
+        ("intake_bytes", telemetry.budget.held),
+        ("intake_max_bytes", telemetry.budget.bytes_max),
+        ("streams", len(engine.partitions())),
+        ("max_streams", engine.streams_max),
     ):
-        counter = _counter(name, text, [])
-        counter.add_metric([], value)
-        yield counter
-    for name, text, value in (
-        ("intake_bytes_held", "Bytes that wait for the disk", telemetry.budget.held),
-        ("intake_bytes_max", "How many of them there may be", telemetry.budget.bytes_max),
-        ("streams", "Streams", len(telemetry.engine.partitions())),
-        ("streams_max", "How many of them there may be", telemetry.engine.streams_max),
-        ("fetch_connections", "Connections of readers", telemetry.server.connections),
-        ("cursors", "Consumers' cursors", len(telemetry.engine.cursors)),
-        ("groups", "Consumer groups with members", groups.groups),
-        ("group_members", "Members of all of them", groups.members),
-        ("fetch_outstanding", "Requests under way", telemetry.server.counts.outstanding),
-    ):
-        gauge = _gauge(name, text, [])
-        gauge.add_metric([], value)
-        yield gauge
+        yield value_of(name, value)
 
 
 def _disk_metrics(data_dir: Path) -> Iterable[Metric]:
-    free = _gauge("disk_free_bytes", "Bytes that the file system of data_dir has left", [])
-    size = _gauge("disk_size_bytes", "Bytes of the file system of data_dir", [])
     with suppress(OSError):  # a disk that is gone shows in the streams
         usage = shutil.disk_usage(data_dir)
-        free.add_metric([], usage.free)
-        size.add_metric([], usage.total)
-    return free, size
-
-
-def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:
-    return CounterMetricFamily(f"penstock_logd_{name}", text, labels=labels)
-
-
-def _gauge(name: str, text: str, labels: list[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"penstock_logd_{name}", text, labels=labels)
+        yield value_of("disk_free_bytes", usage.free)
+        yield value_of("disk_size_bytes", usage.total)

@@ -192,23 +192,29 @@ class Console:
 
     def metrics(self) -> Iterable[Metric]:
         answers = CounterMetricFamily(
-            "penstock_console_answers", "Answers to browsers, by status code", labels=["status"]
+            "penstock_console_answers", "Answers to browsers, by HTTP status.", labels=["status"]
         )
         for status, count in dict(self._web.counts).items():
             answers.add_metric([str(status)], count)
         failures = CounterMetricFamily(
-            "penstock_console_unanswered", "Questions that a part did not answer", labels=["part"]
+            "penstock_console_unanswered",
+            "Requests of the console that a part did not answer.",
+            labels=["part"],
         )
         for part, count in dict(self._polling.failures).items():
             failures.add_metric([part], count)
-        refused = CounterMetricFamily("penstock_console_tokens_refused", "Tokens that were wrong")
+        refused = CounterMetricFamily(
+            "penstock_console_tokens_refused", "Requests with a token that is wrong."
+        )
         refused.add_metric([], self._web.door.refused)
         away = CounterMetricFamily(
-            "penstock_console_connections_turned_away",
+            "penstock_console_connections_refused",
             "Connections refused because a bound on connections was reached.",
         )
         away.add_metric([], self._server.turned_away)
-        connections = GaugeMetricFamily("penstock_console_connections", "Connections of browsers")
+        connections = GaugeMetricFamily(
+            "penstock_console_connections", "Open connections of browsers."
+        )
         connections.add_metric([], self._server.connections)
         unwritten = CounterMetricFamily(
             "penstock_console_history_write_failures",

@@ -86,12 +86,12 @@ def span_metrics(process: str, counts: Mapping[str, int]) -> Iterable[Metric]:
     """Return Prometheus counts of a process's spans; without `counts`, nothing is traced."""
     spans = CounterMetricFamily(
         f"penstock_{process}_spans",
-        "Spans of the process's own work, by outcome",
+        "Spans of the process's own work that ended, by outcome.",
         labels=["outcome"],
     )
     unsent = GaugeMetricFamily(
         f"penstock_{process}_spans_unsent",
-        "Ended spans that wait to be sent, and those that the full queue dropped",
+        "Ended spans that wait to be sent or that the full queue dropped.",
     )
     for name in OUTCOMES if counts else ():
         spans.add_metric([name], counts.get(name, 0))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock
 from penstock.base.sockets import connections_within
@@ -46,6 +46,7 @@ from penstock.logd.metadata.records import Addresses, Group, StreamRecord
 from penstock.logd.metadata.state import Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
+from penstock.logd.metrics import Samples, family, value_of
 from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
@@ -198,11 +199,6 @@ def _describe(group: Group) -> Document:
     }
 
 
-_Samples = list[tuple[list[str], int]]
-
-_PREFIX = "penstock_logd_cluster_"
-
-
 def describe_node(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict[str, Any]:
     """The entry `cluster` of `/status`."""
     return {
@@ -235,75 +231,55 @@ def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterabl
 
 
 def _node_metrics(node: ClusterNode) -> Iterable[Metric]:
-    for name, text, value in (
-        ("controller", "1 on the node that decides", int(node.controlling.controller.decides)),
-        ("lease", "1 while the node may lead", int(node.controlling.leads)),
-        ("term", "Of the metadata group", node.member.term),
-        ("applied_index", "Of the metadata group's log", node.group.state.index),
-    ):
-        yield _gauge(name, text, [], [([], value)])
+    yield value_of("cluster_controller", node.controlling.controller.decides)
+    yield value_of("cluster_lease", node.controlling.leads)
+    yield value_of("cluster_term", node.member.term)
+    yield value_of("cluster_applied_index", node.group.state.index)
     decided = dict(node.controlling.controller.counts)
-    samples = [([kind.replace(" ", "_")], count) for kind, count in decided.items()]
-    yield _counter("decisions", "What this node decided as the controller", ["kind"], samples)
+    yield family(
+        "cluster_decisions", [((kind.replace(" ", "_"),), count) for kind, count in decided.items()]
+    )
 
 
 def _peer_metrics(node: ClusterNode) -> Iterable[Metric]:
     links, fed, fetched = node.mesh.links(), dict(node.replication.fed), node.replication.fetched
-    up = [([link.peer], int(link.up)) for link in links]
-    yield _gauge("peer_connected", "1 while messages get to the node", ["peer"], up)
-    dropped = [([link.peer], link.counts.dropped) for link in links]
-    yield _counter("messages_dropped", "Messages of the metadata group", ["peer"], dropped)
-    sent = [([peer], counts.frames_bytes) for peer, counts in fed.items()]
-    yield _counter("replicated_bytes_sent", "Of frames", ["peer"], sent)
-    received = [([peer], counts.frames_bytes) for peer, counts in fetched.items()]
-    yield _counter("replicated_bytes_received", "Of frames", ["peer"], received)
-    broken = [([peer], counts.broken) for peer, counts in fetched.items()]
-    yield _counter("fetch_sessions_broken", "Though there was more to fetch", ["peer"], broken)
+    yield family("cluster_peer_connected", [((link.peer,), link.up) for link in links])
+    dropped = [((link.peer,), link.counts.dropped) for link in links]
+    yield family("cluster_messages_dropped", dropped)
+    sent = [((peer,), counts.frames_bytes) for peer, counts in fed.items()]
+    yield family("cluster_replicated_bytes_sent", sent)
+    received = [((peer,), counts.frames_bytes) for peer, counts in fetched.items()]
+    yield family("cluster_replicated_bytes_received", received)
+    broken = [((peer,), counts.broken) for peer, counts in fetched.items()]
+    yield family("cluster_fetch_sessions_broken", broken)
 
 
 def _replica_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
-    label = ["stream"]
-    leads, epochs, in_sync, wanted = _Samples(), _Samples(), _Samples(), _Samples()
-    least, unclean = _Samples(), _Samples()
-    ignored, undecided, findings = _Samples(), _Samples(), _Samples()
-    for replica in replicas:
-        name, publish_queue = [replica.partition.label], replica.partition.publish_queue
-        found = node.group.state.partition(replica.place)
-        leads.append((name, int(replica.leading)))
-        epochs.append((name, replica.epoch))
-        if found is not None:
-            in_sync.append((name, len(found[1].isr)))
-            wanted.append((name, len(found[1].replicas)))
-            least.append((name, found[0].min_isr))
-            unclean.append((name, found[1].unclean_elections))
-        ignored.append((name, publish_queue.ignored))
-        undecided.append((name, publish_queue.undecided))
-        for finding, count in dict(replica.findings).items():
-            findings.append(([*name, finding.name.lower()], count))
-    yield _gauge("leads", "1 where this node leads", label, leads)
-    yield _gauge("leader_epoch", "As this node knows it", label, epochs)
-    yield _gauge("in_sync_replicas", "As this node knows it", label, in_sync)
-    yield _gauge("replicas", "As many as are wanted", label, wanted)
-    text = "Replicas in sync below which nothing is stored"
-    yield _gauge("in_sync_replicas_min", text, label, least)
-    yield _counter("unclean_elections", "Leaders there were that lacked records", label, unclean)
-    yield _counter("messages_ignored", "Came while it did not lead", label, ignored)
-    yield _counter("records_undecided", "Accepted, and left to later leaders", label, undecided)
-    yield _counter("findings", "What an operator should look at", [*label, "finding"], findings)
+    def of_each(value: Callable[[ReplicaRunner], float]) -> Samples:
+        return [((replica.partition.label,), value(replica)) for replica in replicas]
 
-
-def _gauge(name: str, text: str, labels: list[str], samples: _Samples) -> Metric:
-    gauge = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
-    for values, value in samples:
-        gauge.add_metric(values, value)
-    return gauge
-
-
-def _counter(name: str, text: str, labels: list[str], samples: _Samples) -> Metric:
-    counter = CounterMetricFamily(_PREFIX + name, text, labels=labels)
-    for values, value in samples:
-        counter.add_metric(values, value)
-    return counter
+    yield family("cluster_leads", of_each(lambda it: it.leading))
+    yield family("cluster_leader_epoch", of_each(lambda it: it.epoch))
+    ignored = of_each(lambda it: it.partition.publish_queue.ignored)
+    yield family("cluster_messages_ignored", ignored)
+    undecided = of_each(lambda it: it.partition.publish_queue.undecided)
+    yield family("cluster_records_undecided", undecided)
+    known = [
+        ((replica.partition.label,), found)
+        for replica in replicas
+        if (found := node.group.state.partition(replica.place)) is not None
+    ]
+    yield family("cluster_replicas", [(at, len(it.replicas)) for at, (_, it) in known])
+    yield family("cluster_in_sync_replicas", [(at, len(it.isr)) for at, (_, it) in known])
+    yield family("cluster_min_in_sync_replicas", [(at, it.min_isr) for at, (it, _) in known])
+    unclean = [(at, it.unclean_elections) for at, (_, it) in known]
+    yield family("cluster_unclean_elections", unclean)
+    findings = [
+        ((replica.partition.label, finding.name.lower()), count)
+        for replica in replicas
+        for finding, count in dict(replica.findings).items()
+    ]
+    yield family("cluster_findings", findings)
 
 
 _RETIRE_S: Final = 2.0

@@ -6,7 +6,7 @@ from typing import Any, Final
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.engine import ClusterEngine
@@ -17,6 +17,7 @@ from penstock.logd.liftbridge.config import GrpcSection
 from penstock.logd.liftbridge.groups import GroupService
 from penstock.logd.liftbridge.publish import PublishService, Relay
 from penstock.logd.liftbridge.subscribe import SubscribeService
+from penstock.logd.metrics import family, value_of
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.net.listener import HANDSHAKE_S
@@ -128,30 +129,15 @@ class GrpcServer:
 
     def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""
-        calls = CounterMetricFamily(
-            "penstock_logd_grpc_calls", "Calls ended", labels=["method", "code"]
-        )
-        for (method, code), count in dict(self._authorizer.ended).items():
-            calls.add_metric([method, code], count)
-        publishes = CounterMetricFamily(
-            "penstock_logd_grpc_publishes", "Publishes by what became of them", labels=["what"]
-        )
-        for what, count in dict(self.relay.counts).items():
-            publishes.add_metric([what], count)
-        yield from (calls, publishes)
-        sent = CounterMetricFamily("penstock_logd_grpc_messages_sent", "Messages to subscribers")
-        sent.add_metric([], self._subscriptions_here.sent)
-        yield sent
-        for name, text, value in (
-            ("grpc_calls_open", "Calls under way", self._authorizer.calls),
-            ("grpc_subscriptions", "Subscriptions", self._subscriptions_here.open),
-            ("grpc_publish_streams", "Streams of publishes", self._requests.streams),
-            ("grpc_request_bytes", "Bytes of requests under way", self._requests.room.held),
-            ("grpc_publish_bytes", "Bytes that wait for acks", self.relay.gate.held),
-        ):
-            gauge = GaugeMetricFamily(f"penstock_logd_{name}", text)
-            gauge.add_metric([], value)
-            yield gauge
+        yield family("grpc_calls", dict(self._authorizer.ended).items())
+        outcomes = dict(self.relay.counts)
+        yield family("grpc_publishes", [((outcome,), count) for outcome, count in outcomes.items()])
+        yield value_of("grpc_messages_sent", self._subscriptions_here.sent)
+        yield value_of("grpc_calls_open", self._authorizer.calls)
+        yield value_of("grpc_subscriptions", self._subscriptions_here.open)
+        yield value_of("grpc_publish_streams", self._requests.streams)
+        yield value_of("grpc_request_bytes", self._requests.room.held)
+        yield value_of("grpc_publish_bytes", self.relay.gate.held)
 
     def _make(self, engine: ClusterEngine) -> grpc.aio.Server:
         section = self._section

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import structlog
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock
 from penstock.logd.errors import CorruptError, LogdError
+from penstock.logd.metrics import family
 from penstock.logd.security.api_keys import load_keys
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.config import AuthSection, TlsSection, TokenSection
@@ -219,41 +220,25 @@ class CredentialReloader:
 
     def metrics(self) -> Iterable[Metric]:
         """For Prometheus."""
-        known = _counter("authentications", "Requests to authenticate that succeeded.", ["door"])
-        for door, count in dict(self.authenticator.succeeded).items():
-            known.add_metric([door], count)
-        unknown = _counter(
-            "authentications_failed", "Requests to authenticate that failed.", ["door", "reason"]
-        )
-        for (door, reason), count in dict(self.authenticator.failed).items():
-            unknown.add_metric([door, reason], count)
-        handshakes = _counter(
-            "tls_handshakes_failed", "Connections whose TLS handshake failed.", ["door"]
-        )
-        away = _counter(
-            "connections_turned_away",
-            "Connections refused because a bound on connections was reached.",
-            ["door"],
-        )
-        for door, counted in self._counted_doors.items():
-            handshakes.add_metric([door], counted.handshakes_failed)
-            away.add_metric([door], counted.turned_away)
-        yield from (known, unknown, handshakes, away)
-        loads = _counter("tls_reloads", "Files of certificates read again", ["what", "outcome"])
-        ends = GaugeMetricFamily(
-            "penstock_logd_tls_not_after_seconds",
-            "Unix time of a certificate's end",
-            labels=["what"],
-        )
+        known, unknown = dict(self.authenticator.succeeded), dict(self.authenticator.failed)
+        yield family("authentications", [((at,), count) for at, count in known.items()])
+        yield family("authentications_failed", unknown.items())
+        doors = self._counted_doors
+        broken = [((at,), it.handshakes_failed) for at, it in doors.items()]
+        yield family("tls_handshakes_failed", broken)
+        refused = [((at,), it.turned_away) for at, it in doors.items()]
+        yield family("connections_refused", refused)
         outcomes: Counter[tuple[str, str]] = Counter()
         for held in self._counted:
             outcomes[held.what, "loaded"] += held.loaded
             outcomes[held.what, "failed"] += held.failed
-            if isinstance(held.value, ServerTls):
-                ends.add_metric([held.what], held.value.not_after_ns / 1e9)
-        for labels, count in outcomes.items():
-            loads.add_metric(labels, count)
-        yield from (loads, ends)
+        yield family("tls_reloads", outcomes.items())
+        ends = [
+            ((held.what,), held.value.not_after_ns / 1e9)
+            for held in self._counted
+            if isinstance(held.value, ServerTls)
+        ]
+        yield family("tls_not_after_seconds", ends)
 
     # Parts.
 
@@ -325,7 +310,3 @@ def _sound(what: str, make: Callable[[], Made]) -> Made:
 
 def _clients(section: TlsSection | None) -> ClientCertificates:
     return ClientCertificates.NONE if section is None else section.client_certificates
-
-
-def _counter(name: str, text: str, labels: list[str]) -> CounterMetricFamily:
-    return CounterMetricFamily(f"penstock_logd_{name}", text, labels=labels)
