@@ -164,7 +164,7 @@ def test_the_console_shows_and_acts_for_whoever_has_its_token(deployment: Deploy
     publish = 'penstock logd publish --nats "$(cat /etc/penstock/operator/nats.url)"'
     words = f"{publish} telemetry.logs.nobody 'no record'"
     deployment.compose("run", "--rm", "-T", "--entrypoint", "sh", "cli", "-c", words)
-    listing = {"action": "list-letters", "router": "router", "sink": "lake"}
+    listing = {"action": "list-dead-letters", "router": "router", "sink": "lake"}
     assert deployment.act(listing, "")[0] == 401
     assert deployment.act(listing, "no token of this console")[0] == 401
     token = deployment.compose("exec", "-T", "console", "cat", "/var/lib/penstock/console.token")
@@ -173,7 +173,7 @@ def test_the_console_shows_and_acts_for_whoever_has_its_token(deployment: Deploy
         within_s=60,
         what="it is a dead letter",
     )
-    replay = listing | {"action": "replay-letters"}
+    replay = listing | {"action": "replay-dead-letters"}
     assert deployment.act(replay, token.strip())[0] == 200
 
     def replayed() -> dict[str, str]:

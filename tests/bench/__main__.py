@@ -21,6 +21,7 @@ from penstock.base.clock import SystemClock
 from tests.bench import (
     acked,
     app_log,
+    appliance,
     batches,
     catch_up,
     cluster_footprint,
@@ -84,6 +85,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "w": ((collecting.RESTART_TITLE, collecting.run_restart),),
     "x": ((collecting.SPECS_TITLE, collecting.run_specs),),
     "y": ((collecting.SYSLOG_TITLE, collecting.run_syslog),),
+    "z": ((appliance.TITLE, appliance.run),),
 }
 
 

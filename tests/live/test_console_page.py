@@ -210,7 +210,12 @@ def test_dead_letters_are_looked_at_and_replayed_with_the_token_once_it_is_meant
 ) -> None:
     page, part = seen.page, pipeline.parts["router"]
     pipeline.replays = {"possible": True, "files": {"loki": 1}, "under_way": None, "last": None}
-    file = {"name": "loki/logs.5f-0-7-8", "letters": 2, "codes": {"http_400": 2}, "reason": SCRIPT}
+    file = {
+        "name": "loki/logs.5f-0-7-8",
+        "dead_letters": 2,
+        "codes": {"http_400": 2},
+        "reason": SCRIPT,
+    }
     part.answers["list"] = (200, {"files": [file]})
     part.answers["replay"] = (409, {"error": "another replay is under way"})
     show(page, pipeline, "routers")

@@ -117,7 +117,7 @@ def test_letters_are_delivered_while_the_job_runs_and_the_sink_goes_on(
             wait_until(lambda: job.committed().get("logs") == 3, within_s=60)
             assert ask(job, "wrong" * 4, do="list", sink="hook")[0] == 401
             status, listed = ask(job, TOKEN, do="list", sink="hook")
-            assert (status, sum(file["letters"] for file in listed["files"])) == (200, 3)
+            assert (status, sum(file["dead_letters"] for file in listed["files"])) == (200, 3)
 
             destination.status = 200
             assert ask(job, TOKEN, do="replay", sink="hook", by="alice")[0] == 202

@@ -77,7 +77,7 @@ def test_the_console_and_the_router_speak_of_the_same_path() -> None:
 async def test_a_job_behind_tls_is_asked_with_the_token_of_actions(
     config: ConsoleConfig, job: Job
 ) -> None:
-    answer = await doors_of(config).about_letters("router", {"do": "replay", "sink": "lake"})
+    answer = await doors_of(config).about_dead_letters("router", {"do": "replay", "sink": "lake"})
     assert answer == {"done": "1 file"}
     assert job.asked == [(f"Bearer {ACTS}", {"do": "replay", "sink": "lake"})]
 
@@ -86,20 +86,20 @@ async def test_why_nothing_is_done_is_told(config: ConsoleConfig, tmp_path: Path
     listeners = doors_of(config)
     (tmp_path / "actions.token").write_text("another\n")
     with pytest.raises(UnavailableError, match="that is not the token"):
-        await listeners.about_letters("router", {"do": "list"})
+        await listeners.about_dead_letters("router", {"do": "list"})
     for held in (b"two\nlines", b"two\xfflines"):
         (tmp_path / "actions.token").write_bytes(held)
         with pytest.raises(UnavailableError, match="one line of printable text") as told:
-            await listeners.about_letters("router", {"do": "list"})
+            await listeners.about_dead_letters("router", {"do": "list"})
         assert "two" not in str(told.value)
     (tmp_path / "actions.token").unlink()
     with pytest.raises(UnavailableError, match=r"actions\.token"):
-        await listeners.about_letters("router", {"do": "list"})
+        await listeners.about_dead_letters("router", {"do": "list"})
     with pytest.raises(UnavailableError, match="knows no router 'other'"):
-        await listeners.about_letters("other", {"do": "list"})
+        await listeners.about_dead_letters("other", {"do": "list"})
     unknown = config.model_copy(update={"access": AccessSection()})
     with pytest.raises(UnavailableError):
-        await doors_of(unknown).about_letters("router", {"do": "list"})
+        await doors_of(unknown).about_dead_letters("router", {"do": "list"})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_the_token_of_actions_is_shown_to_routers_alone(
     config: ConsoleConfig, job: Job, component: str, why: str
 ) -> None:
     with pytest.raises(UnavailableError, match=rf"router {why}.*correct the key `parts`"):
-        await doors_of(config, component).about_letters("router", {"do": "list"})
+        await doors_of(config, component).about_dead_letters("router", {"do": "list"})
     assert job.asked == []
 
 
@@ -135,10 +135,10 @@ async def test_the_token_of_actions_is_not_sent_in_clear_to_other_machines(
         return RouterClient(known, lambda _: "router", ask)
 
     with pytest.raises(UnavailableError, match=r"not sent over plain http.*https://"):
-        await listeners(url).about_letters("router", {"do": "list"})
+        await listeners(url).about_dead_letters("router", {"do": "list"})
     assert asked == []
     for near in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://router:1"):
-        assert await listeners(near).about_letters("router", {"do": "list"}) == {}
+        assert await listeners(near).about_dead_letters("router", {"do": "list"}) == {}
     assert len(asked) == 4
 
 

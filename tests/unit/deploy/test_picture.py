@@ -141,7 +141,7 @@ def test_a_job_says_of_each_sink_how_far_it_is_behind_by_stream() -> None:
     (job,) = describe_routers([seen("router", stage, info=info)], Rates(1), 0)
     (sink,) = job["sinks"]
     assert sink["behind"] == {"logs": 40, "audit": 5}
-    assert (sink["problem"], sink["restarts"], sink["letters"]) == ("HTTP 503", 2, 3)
+    assert (sink["problem"], sink["restarts"], sink["dead_letters"]) == ("HTTP 503", 2, 3)
 
 
 @given(st.dictionaries(st.sampled_from(("component", "stages", "info", "reasons", "health")), JSON))

@@ -59,7 +59,7 @@ def test_letters_are_listed_and_shown(tmp_path: Path) -> None:
     assert listed | {"time": None} == {
         "name": f"lake/logs.5f2c19aa-0-{7:020d}-{8:020d}",
         "state": "waiting",
-        "letters": 2,
+        "dead_letters": 2,
         "codes": {"http_400": 2},
         "time": None,
         "reason": "no such index",
@@ -342,7 +342,7 @@ def test_no_more_of_a_file_is_held_than_a_piece(tmp_path: Path) -> None:
         of_pieces = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (summary["letters"], len(summary["codes"])) == (256, CODES_MAX + 1)
+    assert (summary["dead_letters"], len(summary["codes"])) == (256, CODES_MAX + 1)
     assert chunks == [16] * 16
     assert of_summary < 1024 * 1024
     assert of_pieces < 4 * 1024 * 1024

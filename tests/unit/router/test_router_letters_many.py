@@ -188,7 +188,7 @@ def test_files_with_a_digest_are_listed_chosen_and_replayed_as_others(tmp_path: 
     paths = [refuse(its, 2, 3, 4), refuse(its, 2, 4), refuse(its, 4)]
     listed = find_dead_letters(its.dead_letters)
     assert [it.name for it in listed] == sorted(f"{its.sink}/{path.stem}" for path in paths)
-    assert sum(it.summary()["letters"] for it in listed) == 6
+    assert sum(it.summary()["dead_letters"] for it in listed) == 6
     name = f"{its.sink}/{paths[1].stem}"
     (chosen,) = find_dead_letters(its.dead_letters, names=(name,), limits=one)
     begun = chosen.begin()

@@ -112,7 +112,7 @@ def test_what_can_be_no_row_is_told_of_before_its_piece_is_delivered(
     tmp_path: Path, said: dict[str, Any], why: str
 ) -> None:
     file = lay(tmp_path, WHOLE, WHOLE | said)
-    assert file.summary()["letters"] == 2, "it can be looked at"
+    assert file.summary()["dead_letters"] == 2, "it can be looked at"
     with pytest.raises(ConfigError, match=why) as told:
         list(file.begin().chunks("lake"))
     assert "offset 7" in str(told.value)
@@ -177,7 +177,7 @@ def test_an_odd_file_is_listed_with_what_is_wrong_and_hides_no_other(tmp_path: P
     assert odd.startswith("lake/y  waiting  2026-11-23T03:00:00+00:00  None x 1")
     assert odd.endswith("line 2 is no JSON object")
     listed = map(json.loads, dlq(tmp_path, "ls", "--json").output.splitlines())
-    assert [(it["letters"], it["problem"] is None) for it in listed] == [
+    assert [(it["dead_letters"], it["problem"] is None) for it in listed] == [
         (1, True),
         (1, False),
         (1, True),

@@ -250,7 +250,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 def test_letters_are_listed_and_where_there_are_none_nothing_is_done(tmp_path: Path) -> None:
     job = Running(tmp_path)
     status, answer = job.ask(do="list")
-    assert (status, answer["files"][0]["letters"]) == ("200 OK", 2)
+    assert (status, answer["files"][0]["dead_letters"]) == ("200 OK", 2)
     assert answer["files"][0]["reason"] == "no such index"
     assert job.replays.info()["files"]["lake"] == 1
     for path in job.job.dead_letters.glob("lake/*.ndjson"):
@@ -265,7 +265,7 @@ def test_an_odd_file_hides_no_other_letters(tmp_path: Path) -> None:
     odd, whole = answer["files"]
     assert status == "200 OK"
     assert "line 1 is no JSON object" in odd["problem"]
-    assert (odd["letters"], whole["letters"], whole["problem"]) == (0, 2, None)
+    assert (odd["dead_letters"], whole["dead_letters"], whole["problem"]) == (0, 2, None)
 
 
 def test_what_cannot_be_taken_down_is_not_done(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ class StreamAdmin(Protocol):
 
 
 _DEAD_LETTER_ACTIONS: Final[Mapping[str, str]] = {
-    "list-letters": "list",
-    "replay-letters": "replay",
+    "list-dead-letters": "list",
+    "replay-dead-letters": "replay",
     "stop-replay": "stop",
 }
 """Requests to a router about a sink's dead letters and replays, by the action's name."""
@@ -46,7 +46,7 @@ _DEAD_LETTER_ACTIONS: Final[Mapping[str, str]] = {
 class Routers(Protocol):
     """The jobs that are known."""
 
-    async def about_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def about_dead_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """Have a job list dead letters, or deliver them again.
 
         Raises:
@@ -87,7 +87,7 @@ async def act_on_dead_letters(
         document["to"] = wanted["to"]
     say = structlog.get_logger().bind(action=action, router=router, sink=sink, peer=peer)
     try:
-        answer = await routers.about_letters(router, document)
+        answer = await routers.about_dead_letters(router, document)
     except LogdError as error:
         say.warning("action failed", code="UNAVAILABLE", reason=str(error))
         raise
@@ -147,7 +147,7 @@ class RouterClient:
         self._config = config
         self._component_of = component_of
 
-    async def about_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def about_dead_letters(self, router: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Routers`."""
         config = self._config
         url, path = config.parts.get(router), config.router_token_file or config.token_file

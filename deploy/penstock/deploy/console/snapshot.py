@@ -237,8 +237,8 @@ def describe_routers(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) -
                     "problem": str(more.get("problem") or ""),
                     "restarts": number(more.get("restarts")),
                     "behind": behind,
-                    "letters": number(stage["detail"].get("dead_letters")),
-                    "letter_files": waiting.get(stage["name"], 0),
+                    "dead_letters": number(stage["detail"].get("dead_letters")),
+                    "dead_letter_files": waiting.get(stage["name"], 0),
                 }
             )
         job = str((seen.status or {}).get("name", seen.name))

@@ -9,7 +9,7 @@
     GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text, severity;
                           with back=1 those after `at` or since_ms; with whole=1 the one at `at`
     POST /api/actions     {"action": "pause", "stream": "logs"}, with the token; or
-                          {"action": "replay-letters", "router": "router", "sink": "lake"}
+                          {"action": "replay-dead-letters", "router": "router", "sink": "lake"}
 
 Everything is `no-store`, and nothing but the page's own files may be loaded or run by it. What
 telemetry says comes as JSON, which the page shows as text.

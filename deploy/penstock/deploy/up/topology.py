@@ -456,15 +456,20 @@ def collector_document(topology: Topology) -> dict[str, Any]:
                 "grpc": topology.address("otlp_grpc"),
                 "http": topology.address("otlp_http"),
             },
-            {"type": "host_metrics", "interval_s": 5},
+            {"type": "host_metrics", "interval_s": 5 if topology.app else 15},
             *files,
         ],
     }
 
 
 def router_document(topology: Topology) -> dict[str, Any]:
-    """The default job."""
+    """The default job; in the demo, with a second sink, whose records the report compares."""
     layout = topology.layout
+    routes: list[dict[str, Any]] = [{"name": "everything", "sinks": ["lake"]}]
+    sinks: dict[str, Any] = {"lake": {"type": "parquet", "path": str(layout.lake)}}
+    if topology.app:
+        routes.append({"name": "problems", "where": PROBLEMS, "sinks": ["problems"]})
+        sinks["problems"] = {"type": "console"}
     return {
         "job": "lake",
         "logd": topology.log_servers(),
@@ -473,14 +478,8 @@ def router_document(topology: Topology) -> dict[str, Any]:
         "checkpoint_dir": str(layout.router_checkpoint),
         "admin": topology.address("router_admin"),
         "trigger": {"interval_s": 2},
-        "routes": [
-            {"name": "everything", "sinks": ["lake"]},
-            {"name": "problems", "where": PROBLEMS, "sinks": ["problems"]},
-        ],
-        "sinks": {
-            "lake": {"type": "parquet", "path": str(layout.lake)},
-            "problems": {"type": "console"},
-        },
+        "routes": routes,
+        "sinks": sinks,
     }
 
 

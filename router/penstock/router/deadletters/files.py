@@ -130,7 +130,7 @@ class DeadLetterFile:
         return {
             "name": self.name,
             "state": self.state,
-            "letters": codes.total(),
+            "dead_letters": codes.total(),
             "codes": dict(codes),
             "time": first.get("time"),
             "reason": first.get("reason"),

@@ -135,7 +135,7 @@ class Sampler:
                     ("received", sink["name"], sink["received"]),
                     ("delivered", sink["name"], sink["sent"]),
                     ("errors", sink["name"], sink["errors"]),
-                    ("drops", sink["name"], sink["letters"]),
+                    ("drops", sink["name"], sink["dead_letters"]),
                 ]
                 found = self._rates(part, now_ns, counters) | {"waiting": sink["lag"]}
                 figures.append(found)

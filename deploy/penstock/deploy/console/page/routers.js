@@ -3,7 +3,7 @@
 import { askToken, confirm, showFacts } from "./dialogs.js";
 import { el, figure, historyLink, patch, pill, table } from "./dom.js";
 import { count, counted, rate } from "./format.js";
-import { aboutLetters, token } from "./store.js";
+import { aboutDeadLetters, token } from "./store.js";
 
 let body;
 let routers = [];
@@ -26,13 +26,13 @@ function card(router) {
     el("th", { scope: "row" }, historyLink("sink", `${router.name}/${sink.name}`, sink.name)),
     el("td", {}, router.health === "unreachable" ? pill("unreachable") : sink.problem ? pill("degraded", "waits") : pill("ok", "delivers")),
     figure(rate(sink.out_rate)), figure(count(sink.sent)), figure(count(sink.lag)), figure(count(sink.errors)),
-    figure(count(sink.letters)), figure(count(sink.restarts)), el("td", { class: "muted" }, behind(sink.behind))]);
+    figure(count(sink.dead_letters)), figure(count(sink.restarts)), el("td", { class: "muted" }, behind(sink.behind))]);
   return el("section", { class: "card" },
     el("header", {}, el("h2", {}, `Job ${router.job}`), pill(router.health), historyLink("job", router.name)),
     router.sinks.filter((sink) => sink.problem).map((sink) => el("ul", { class: "reasons" }, el("li", {}, `${sink.name}: ${sink.problem}`))),
     table(`Sinks of ${router.job}`, ["Sink", "State", "#Rate", "#Delivered", "#Behind", "#Errors", "#Dead letters", "#Restarts", "Behind by stream"], rows),
     replay(router),
-    router.sinks.filter((sink) => sink.letters || sink.letter_files).map((sink) => letters(router, sink)));
+    router.sinks.filter((sink) => sink.dead_letters || sink.dead_letter_files).map((sink) => deadLetters(router, sink)));
 }
 
 function replay({ name, replays }) {
@@ -54,10 +54,10 @@ function underWay(name, { under_way: sink, progress, stoppable }) {
     stoppable ? el("button", { type: "button", "data-router": name, "data-stops": sink }, `Stop the replay to ${sink} …`) : null);
 }
 
-function letters(router, sink) {
-  const told = sink.letter_files
-    ? `Of ${sink.name} ${counted(sink.letter_files, "file")} of dead letters ${sink.letter_files === 1 ? "waits" : "wait"}.`
-    : `${counted(sink.letters, "record")} did not get into ${sink.name}.`;
+function deadLetters(router, sink) {
+  const told = sink.dead_letter_files
+    ? `Of ${sink.name} ${counted(sink.dead_letter_files, "file")} of dead letters ${sink.dead_letter_files === 1 ? "waits" : "wait"}.`
+    : `${counted(sink.dead_letters, "record")} did not get into ${sink.name}.`;
   if (router.replays.possible) {
     return el("div", { class: "note" }, el("span", {}, told),
       el("button", { type: "button", "data-router": router.name, "data-sink": sink.name }, `Dead letters of ${sink.name} …`));
@@ -85,8 +85,8 @@ async function look(router, sink) {
   let draw = () => {};
   const find = async () => {
     try {
-      const { files } = await aboutLetters("list-letters", router.name, sink.name);
-      facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${counted(file.letters, "record")}, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
+      const { files } = await aboutDeadLetters("list-dead-letters", router.name, sink.name);
+      facts = files.map((file) => [el("code", {}, file.name), file.problem ?? `${counted(file.dead_letters, "record")}, ${Object.keys(file.codes).join(", ")}: ${file.reason ?? ""}`]);
       waits = files.length > 0;
       if (!waits) facts = [["Files", "none wait: all were delivered again"]];
     } catch (error) {
@@ -99,7 +99,7 @@ async function look(router, sink) {
   const current = () => {
     const job = routers.find((one) => one.name === router.name);
     const one = job?.sinks.find((other) => other.name === sink.name);
-    const news = JSON.stringify([one?.letters, one?.letter_files, job?.replays.under_way]);
+    const news = JSON.stringify([one?.dead_letters, one?.dead_letter_files, job?.replays.under_way]);
     if (news !== known) { known = news; find(); }
     return facts.map(([name, value]) => [name instanceof Node ? name.cloneNode(true) : name, value]);
   };
@@ -117,7 +117,7 @@ function stop(router, sink) {
     title: "Stop a replay",
     text: `Records that were delivered to ${sink} stay delivered. ${rest} The job logs who asked.`,
   }, () => ["Router ", el("code", {}, router), ", to ", el("code", {}, sink), farOf(router)],
-  () => aboutLetters("stop-replay", router, sink));
+  () => aboutDeadLetters("stop-replay", router, sink));
 }
 
 const farOf = (name) => {
@@ -127,7 +127,7 @@ const farOf = (name) => {
 
 const waitingOf = (name, wanted) => {
   const sink = routers.find((one) => one.name === name)?.sinks.find((one) => one.name === wanted);
-  return sink?.letter_files ? `: ${counted(sink.letter_files, "file")} now` : "";
+  return sink?.dead_letter_files ? `: ${counted(sink.dead_letter_files, "file")} now` : "";
 };
 
 function ask(router, sink, to) {
@@ -135,7 +135,7 @@ function ask(router, sink, to) {
     title: "Deliver dead letters again",
     text: `The job delivers all dead letters of ${sink.name} to ${to}, through its routes. Until it has, ${to} receives nothing else; the other sinks go on. A record that is refused again becomes a dead letter again. The job logs who asked.`,
   }, () => ["Job ", el("code", {}, router.job), ", from ", el("code", {}, sink.name), " to ", el("code", {}, to), waitingOf(router.name, sink.name)],
-  () => aboutLetters("replay-letters", router.name, sink.name, to));
+  () => aboutDeadLetters("replay-dead-letters", router.name, sink.name, to));
 }
 
 const behind = (streams) => Object.entries(streams).filter(([, lag]) => lag).sort(([, a], [, b]) => b - a).slice(0, 4)

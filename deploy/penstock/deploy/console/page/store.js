@@ -57,7 +57,7 @@ export const act = (action, stream) =>
   });
 
 /** Has a router list the dead letters of a sink, or deliver them again; with the token. */
-export const aboutLetters = (action, router, sink, to) =>
+export const aboutDeadLetters = (action, router, sink, to) =>
   ask("/api/actions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },

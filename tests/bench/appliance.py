@@ -1,0 +1,159 @@
+"""z. The appliance of `penstock up`: until it is ready, and what each part takes, idle and loaded.
+
+`penstock up` with one logd, as a user starts it, on free ports. Idle is with no app; the appliance
+collects this host's metrics and its own logs all the same. Loaded is with one app that logs at a
+fixed rate through the spec library. Memory is the proportional share (PSS), so that the sum of the
+processes counts a page that several of them have once.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Final, NamedTuple
+
+import psutil
+
+from tests.bench.figures import Aim, Case
+from tests.bench.footprint import wait_idle
+from tests.bench.harness import Bench
+from tests.bench.machine import cpu_seconds
+from tests.support.processes import arguments_of
+
+TITLE: Final = "the appliance of `penstock up`"
+RATE: Final = 1_000
+"""Records a second when loaded."""
+
+TOTAL: Final = "all of it"
+_PYTHONS_REST_S: Final = 80
+"""Spark ends Python processes that it has not used for a minute."""
+
+_PARTS: Final[Mapping[str, str]] = {
+    "penstock.logd": "logd",
+    "penstock.collector": "collector",
+    "penstock.router": "router: driver",
+    "penstock.deploy.console": "console",
+}
+_APP: Final = """
+import sys, time
+from penstock import specs
+specs.setup("bench", socket=sys.argv[1], opentelemetry=False)
+log, rate = specs.log("bench"), int(sys.argv[2])
+begun, number = time.monotonic(), 0
+while True:
+    due = int((time.monotonic() - begun) * rate)
+    for number in range(number, due):
+        log.info("order placed", order_id=f"{number:08}", customer=f"c{number % 997}", total=39.9)
+    number = max(number, due)
+    time.sleep(0.05)
+"""
+
+
+class Use(NamedTuple):
+    """What a part takes.
+
+    Attributes:
+        memory_mib: PSS.
+        cpu_percent: Of a core.
+    """
+
+    memory_mib: float
+    cpu_percent: float
+
+
+def run(bench: Bench) -> Iterator[Case]:
+    """Ready, idle, loaded."""
+    ready = Case("z", "time to ready", "s", "lower", aims=(Aim(TOTAL, None, 12),))
+    memory = Case("z", "memory, idle", "MiB", "lower", aims=(Aim(TOTAL, None, 700),))
+    cpu = Case("z", "processor, idle", "% of a core", "lower", aims=(Aim(TOTAL, None, 4),))
+    what = f"with {RATE:,} log records a second"
+    loaded = Case("z", f"memory, {what}", "MiB", "lower")
+    busy = Case("z", f"processor, {what}", "% of a core", "lower")
+    for _ in bench.turns("z", [TOTAL], warm_up=False):
+        directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))  # a socket's path is short
+        try:
+            begun_ns = perf_counter_ns()
+            with _appliance(directory) as launcher:
+                ready.add(TOTAL, (perf_counter_ns() - begun_ns) / 1e9)
+                wait_idle(bench.pick(_PYTHONS_REST_S, _PYTHONS_REST_S, 1))
+                _note(memory, cpu, _uses(launcher, bench.pick(60, 30, 1)))
+                with _app(directory):
+                    wait_idle(bench.pick(20, 10, 1))
+                    _note(loaded, busy, _uses(launcher, bench.pick(60, 30, 1)))
+        finally:
+            shutil.rmtree(directory)
+    yield from (ready, memory, cpu, loaded, busy)
+
+
+@contextmanager
+def _appliance(directory: Path) -> Iterator[psutil.Process]:
+    """One that is ready; gives its launcher."""
+    penstock, where = str(Path(sys.executable).with_name("penstock")), ["--dir", str(directory)]
+    up = [penstock, "up", *where, "--free-ports", "--detach"]
+    subprocess.run(up, check=True, capture_output=True, timeout=300)
+    try:
+        yield psutil.Process(json.loads((directory / "running.json").read_text())["pid"])
+    finally:
+        subprocess.run([penstock, "down", *where], check=True, capture_output=True, timeout=300)
+
+
+@contextmanager
+def _app(directory: Path) -> Iterator[None]:
+    """An app that logs at `RATE`."""
+    socket = str(directory / "collector.sock")
+    process = subprocess.Popen([sys.executable, "-P", "-c", _APP, socket, str(RATE)])
+    try:
+        yield
+        assert process.poll() is None, "the app has ended"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _uses(launcher: psutil.Process, seconds: float) -> dict[str, Use]:
+    """What each part takes, for so long."""
+    before = {process.pid: cpu_seconds(process.pid) for process in _tree(launcher)}
+    begun_ns = perf_counter_ns()
+    wait_idle(seconds)
+    took_s = (perf_counter_ns() - begun_ns) / 1e9
+    found: dict[str, Use] = defaultdict(lambda: Use(0, 0))
+    for process in _tree(launcher):
+        part = _part(process)
+        if part is None:
+            continue
+        cpu = (cpu_seconds(process.pid) - before.get(process.pid, 0)) / took_s * 100
+        memory = process.memory_full_info().pss / 2**20
+        for name in (part, TOTAL):
+            found[name] = Use(found[name].memory_mib + memory, found[name].cpu_percent + cpu)
+    return found
+
+
+def _tree(launcher: psutil.Process) -> list[psutil.Process]:
+    return [launcher, *launcher.children(recursive=True)]
+
+
+def _part(process: psutil.Process) -> str | None:
+    """The part that a process of the appliance belongs to; None for one that has just ended."""
+    arguments = arguments_of(process)
+    if not arguments:
+        return None
+    name = Path(arguments[0]).name
+    if name in ("java", "nats-server"):
+        return {"java": "router: JVM"}.get(name, name)
+    module = next((part for part in arguments if part in _PARTS), None)
+    if module is not None:
+        return _PARTS[module]
+    spark = any(argument.startswith("pyspark.") for argument in arguments)
+    return "router: Python of Spark" if spark else "launcher"
+
+
+def _note(memory: Case, cpu: Case, uses: Mapping[str, Use]) -> None:
+    for part, use in sorted(uses.items()):
+        memory.add(part, use.memory_mib)
+        cpu.add(part, use.cpu_percent)
