@@ -4,6 +4,7 @@ It is the core that every replica runs, with a view that it gives itself and a l
 end.
 """
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from penstock.logd.errors import CorruptError
 from penstock.logd.metadata.streams import Stream
 from penstock.logd.partition.context import PartitionContext
 from penstock.logd.partition.log_writer import Durable, LogResult, StartMoved
-from penstock.logd.partition.partition import Partition
+from penstock.logd.partition.partition import Partition, recover
 from penstock.logd.replication.events import (
     BeginEpoch,
     Effect,
@@ -125,6 +126,7 @@ async def open_partition(
 ) -> Partition:
     """Open a partition that leads."""
     make_role = partial(LoneReplica, context.node, stream.incarnation)
-    opened = await kind.open(stream, directory, context, make_role=make_role)
+    recovered = await asyncio.to_thread(recover, stream, (directory, 0), context, make_role)
+    opened = kind(stream, 0, recovered, context)
     opened.publish_queue.lead(opened.epoch, opened.log.end_offset, opened.high_watermark)
     return opened

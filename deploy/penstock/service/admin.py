@@ -215,6 +215,8 @@ class AdminServer:
     Args:
         status: The process's account of itself.
         registry: Its metrics.
+        probe: The same account without stages and `info`, for the probes; None: it costs nothing to
+            leave them out of `status`.
         tls: With it only TLS is served.
         admit: Says who may see more than the health; None: everybody.
         actions: What may be done, by path.
@@ -228,6 +230,7 @@ class AdminServer:
         status: Callable[[], Status],
         registry: CollectorRegistry,
         *,
+        probe: Callable[[], Status] | None = None,
         tls: TlsSource | None = None,
         admit: Authorize | None = None,
         actions: Mapping[str, Action] | None = None,
@@ -238,6 +241,7 @@ class AdminServer:
         self._actions = actions or {}
         self._guard = HostGuard(hosts) if tls is None else None
         self._status = status
+        self._probe = probe or status
         self._tls = tls
         self._admit = admit
         self._metrics = make_wsgi_app(registry)
@@ -312,14 +316,14 @@ class AdminServer:
         if path not in (*_PROBED, "/status"):
             known = [*_PROBED, "/metrics", "/status"]
             return _json(404, {"paths": known})
-        status = asdict(self._status())
-        if path == "/status":
-            return _json(200, status)
-        del status["stages"], status["info"]
-        if admission is not Authorization.ALL:
-            status = {key: status[key] for key in ("component", "health")}
-        serving = path == "/livez" or status["health"] in (Health.READY, Health.DEGRADED)
-        return _json(200 if serving else 503, status)
+        if not probed:
+            return _json(200, asdict(self._status()))
+        status = self._probe()
+        shown = {key: getattr(status, key) for key in ("component", "health")}
+        if admission is Authorization.ALL:
+            shown |= {key: getattr(status, key) for key in ("name", "version", "reasons")}
+        serving = path == "/livez" or status.health in (Health.READY, Health.DEGRADED)
+        return _json(200 if serving else 503, shown)
 
     def _metrics_for(self, request: Request) -> Response:
         """Return the metrics in the requested format, compressed where the client accepts that."""

@@ -351,6 +351,7 @@ class _Daemon:
         admin = AdminServer(
             self._telemetry.status,
             self._telemetry.registry(),
+            probe=self._telemetry.probe,
             tls=reloader.admin_tls(),
             admit=reloader.admit(self._listeners.may_see_status()),
             hosts=self._config.admin_hosts,

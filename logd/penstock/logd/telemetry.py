@@ -15,7 +15,7 @@ grows: CPython copies or lists a dict without letting another thread in between.
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,19 +63,21 @@ class Telemetry:
     spans: Callable[[], dict[str, int]] = dict
     health: Health = Health.STARTING
 
-    def status(self) -> Status:
-        """The process's account of itself."""
+    def probe(self) -> Status:
+        """The process's account of itself without what it counts of each stream."""
         reasons = tuple(self._reasons())
-        subscription_manager = self.engine.subscription_manager
         health = self.health
         if health is Health.READY and reasons:
             health = Health.DEGRADED
         return Status(
-            component="logd",
-            name=self.node,
-            version=release(),
-            health=health,
-            reasons=reasons,
+            component="logd", name=self.node, version=release(), health=health, reasons=reasons
+        )
+
+    def status(self) -> Status:
+        """The process's account of itself."""
+        subscription_manager = self.engine.subscription_manager
+        return replace(
+            self.probe(),
             stages=(
                 *(stage(partition) for partition in self.engine.partitions()),
                 *(
@@ -133,7 +135,7 @@ class Telemetry:
         for partition in self.engine.partitions():
             if partition.failure:
                 yield f"stream {partition.label}: {partition.failure}"
-            if damaged := damaged_ranges(partition):
+            if partition.log.damaged() and (damaged := damaged_ranges(partition)):
                 count = pluralize(sum(upto - first for first, upto in damaged), "offset")
                 what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
                 yield f"stream {partition.label}: {what}; see: penstock logd gaps"

@@ -43,7 +43,7 @@ from penstock.logd.metadata.access import AccessCommand, AccessTable
 from penstock.logd.metadata.codec import Document
 from penstock.logd.metadata.commands import AlterStream
 from penstock.logd.metadata.records import Addresses, Group, StreamRecord
-from penstock.logd.metadata.state import Refused
+from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
 from penstock.logd.metrics import Samples, family, value_of
@@ -289,6 +289,8 @@ _HAND_OVER_S: Final = 1.0
 """Seconds another node has to become the controller."""
 
 _AGAIN_S: Final = 0.5
+_STATE_S: Final = 10.0
+"""Seconds one try may take to read the cluster's state."""
 
 _MADE_AT_ONCE: Final = 64
 """Streams of its configuration that a node alone makes together: their commands share syncs."""
@@ -532,12 +534,28 @@ class ClusterEngine:
                 break
             await asyncio.sleep(_SETTLED_S)
         room = asyncio.Semaphore(_MADE_AT_ONCE if self._alone else 1)
+        missing = await self._not_made()
         async with asyncio.TaskGroup() as tasks:
-            for settings in self._configured:
+            for settings in missing:
                 tasks.create_task(self._make_in_time(settings, room))
         self._waiting = ""
         if self._unmade is None:
             self._made.set()
+
+    async def _not_made(self) -> Sequence[ConfiguredStream]:
+        """The streams of the configuration that the state has not, or has with other options."""
+        try:
+            state = await self._node.group.read(timeout_s=_STATE_S)
+            check_adopted(state)
+        except UnavailableError:
+            return self._configured
+        return [one for one in self._configured if not self._is_made(state, one)]
+
+    def _is_made(self, state: ClusterState, settings: ConfiguredStream) -> bool:
+        found = state.streams.get(settings.name)
+        if found is None or not found.is_open:
+            return False
+        return not self._alone or found.config == settings.stream_config()
 
     async def _make_in_time(self, settings: ConfiguredStream, room: asyncio.Semaphore) -> None:
         """Have one of them made, however long that takes."""
@@ -560,7 +578,7 @@ class ClusterEngine:
             UnavailableError: Not yet. How many replicas a stream gets that does not say is seen
                 only when every founder has come once; and a node may bring one of its name.
         """
-        state = await self._node.group.read(timeout_s=10)
+        state = await self._node.group.read(timeout_s=_STATE_S)
         check_adopted(state)
         if (found := state.streams.get(settings.name)) is not None and found.is_open:
             if self._alone and found.config != settings.stream_config():

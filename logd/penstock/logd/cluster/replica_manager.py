@@ -14,7 +14,7 @@ Puts the partitions that this node leads on their subjects. A stream whose pause
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +63,13 @@ from penstock.logd.metadata.streams import Stream, is_internal
 from penstock.logd.metadata.tables import Done
 from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.partition.context import PartitionContext, StreamLookup
-from penstock.logd.partition.partition import OfflinePartition, Partition, cause_of
+from penstock.logd.partition.partition import (
+    OfflinePartition,
+    Partition,
+    RecoveredPartition,
+    cause_of,
+    recover,
+)
 from penstock.logd.partition.publish_queue import PublishQueue
 from penstock.logd.partition.purge import PurgePoint
 from penstock.logd.partition.subscriptions import Link, SubscriptionManager
@@ -231,11 +237,12 @@ class FailedLogReopener:
     async def look(self) -> int:
         """Open again what can be; how many."""
         now_s, opened = asyncio.get_running_loop().time(), 0
-        for replica in self._replicas.each():
+        failed = [replica for replica in self._replicas.each() if replica.log.out_of_space]
+        before, self._since_s = self._since_s, {}
+        for replica in failed:
             place = replica.place
-            if not replica.partition.out_of_space:
-                self._since_s.pop(place, None)
-            elif now_s - self._since_s.setdefault(place, now_s) >= _WAIT_S:
+            since_s = self._since_s[place] = before.get(place, now_s)
+            if now_s - since_s >= _WAIT_S:
                 self._since_s[place] = now_s
                 opened += await self._revive(replica)
         return opened
@@ -602,6 +609,8 @@ class ReplicaManager:
         self.resignations: dict[PartitionId, int] = {}
         self._hosted: dict[PartitionId, ReplicaRunner] = {}
         self._places: dict[Place, ReplicaRunner] = {}
+        self._sorted: tuple[ReplicaRunner, ...] | None = None
+        self._unsettled: list[Place] = []
         self._subscriptions_here = ReplicaSubscriptions(self, self._record)
         self._reconciler = ReplicaReconciler(self._bring_about)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -639,8 +648,12 @@ class ReplicaManager:
         return self._places.get(place)
 
     def hosted(self) -> list[ReplicaRunner]:
-        """Every open replica, by stream and partition."""
-        return [replica for _, replica in sorted(self._places.items())]
+        """Every open replica, by stream and partition; the list is the caller's."""
+        if (found := self._sorted) is None:
+            replicas = list(self._places.values())
+            replicas.sort(key=lambda one: (one.place.stream, one.place.partition))
+            found = self._sorted = tuple(replicas)
+        return list(found)
 
     def each(self) -> list[ReplicaRunner]:
         """Every open replica, as they come: for what is done to all of them all the time."""
@@ -656,13 +669,20 @@ class ReplicaManager:
 
     def is_settled(self) -> bool:
         """Whether everything that is to be here is open and takes messages, or says why not."""
-        denied = self.subscription_manager.denied()
-        return self.ready and all(
-            self._is_settled(Place(name, number), stream, denied)
+        if not self.ready:
+            return False
+        left = self._unsettled  # at the last look: one that still is not is enough for a no
+        for count in range(len(left), 0, -1):
+            if not self._is_settled(left[count - 1]):
+                self._unsettled = left[:count]
+                return False
+        self._unsettled = [
+            place
             for name, stream in list(self.cluster.group.state.streams.items())
-            for number, partition in enumerate(stream.partitions)
-            if self._is_to_hold(stream, partition)
-        )
+            for place in map(partial(Place, name), range(len(stream.partitions)))
+            if not self._is_settled(place)
+        ]
+        return not self._unsettled
 
     def match(self, subject: str) -> tuple[str, ...]:
         """Names of the streams that store what is published on a subject."""
@@ -685,7 +705,8 @@ class ReplicaManager:
         while True:
             await asyncio.sleep(_NOTE_S)
             for replica in self.each():
-                replica.look()
+                if replica.followed or replica.log.damages:  # of thousands, most are neither
+                    replica.look()
             self.revived += await reviving.look()
             await self._retry_without_space()
             self._retry_without_files()
@@ -927,13 +948,19 @@ class ReplicaManager:
             and replica.partition.stream.config == stream.config
         )
 
-    def _is_settled(self, place: Place, stream: StreamRecord, denied: Mapping[str, str]) -> bool:
-        replica = self.at(place)
+    def _is_settled(self, place: Place) -> bool:
+        record, replica = self._record(place), self.at(place)
+        if record is None or not self._is_to_hold(*record):
+            return True
         if place in self.problems or (replica is not None and replica.partition.failure):
             return True
         if replica is None or not self._is_as_wanted(place) or not replica.leading:
             return False
-        return replica.heard or not stream.options.listens or replica.partition.label in denied
+        return (
+            replica.heard
+            or not record[0].options.listens
+            or self.subscription_manager.is_denied(replica.partition.label)
+        )
 
     def _is_to_hold(self, stream: StreamRecord, partition: PartitionRecord) -> bool:
         return stream.is_open and self.node in (*partition.replicas, *partition.observers)
@@ -970,6 +997,7 @@ class ReplicaManager:
         replica = partition.role
         assert isinstance(replica, ReplicaRunner)
         self._hosted[replica.key] = self._places[place] = replica
+        self._sorted = None
         if (offline := self._no_longer_offline(place)) is not None:
             partition.publish_queue.intake.counts = offline.intake.counts
             partition.publish_queue.passed_over = offline.passed_over
@@ -984,15 +1012,14 @@ class ReplicaManager:
             PartitionId(record.incarnation, place.partition),
             alone=record.partitions[place.partition].replicas == (self.node,),
         )
-        prepare = self._replica_directories.prepare
-        directory = await asyncio.to_thread(prepare, record, place.partition)
-        return await Partition.open(
-            stream,
-            directory,
-            self._context,
-            number=place.partition,
-            make_role=partial(ReplicaRunner, identified, self),
-        )
+
+        def recover_prepared() -> RecoveredPartition:
+            directory = self._replica_directories.prepare(record, place.partition)
+            make_role = partial(ReplicaRunner, identified, self)
+            return recover(stream, (directory, place.partition), self._context, make_role)
+
+        recovered = await asyncio.to_thread(recover_prepared)
+        return Partition(stream, place.partition, recovered, self._context)
 
     async def _set_aside(
         self, place: Place, record: StreamRecord, error: OSError | LogdError
@@ -1065,6 +1092,7 @@ class ReplicaManager:
         self._hosted.pop(replica.key, None)
         self._reported.pop(replica.key, None)
         self._places.pop(replica.place, None)
+        self._sorted = None
         self._subscriptions_here.forget(replica)
         replica.detach()
 

@@ -83,20 +83,33 @@ MakeRole = Callable[[CommitLog, EpochFile], Role]
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """A log that was recovered, and who decides about it."""
+    """A log that was recovered, and who decides about it.
+
+    Attributes:
+        saved: Whether what the intake remembers is written down as it is.
+    """
 
     log: CommitLog
     role: Role
     intake: Intake
+    saved: bool
 
 
 def recover(
     stream: Stream, place: Place, context: PartitionContext, make_role: MakeRole
 ) -> RecoveredPartition:
-    """Recover a log, find a role, rebuild what the intake remembers.
+    """Recover a log, find a role, rebuild what the intake remembers; waits for the disk.
+
+    Args:
+        stream: Of the partition.
+        place: Where its log is, and its number.
+        context: What partitions share.
+        make_role: Given the recovered log, makes what decides who commits.
 
     Raises:
-        CorruptError, RefusedError, OSError: As `Partition.open` says.
+        CorruptError: The log contradicts itself.
+        RefusedError: It was written by a later version, or a key of it is not to be had.
+        OSError: The disk failed.
     """
     config, directory = stream.config, place[0]
     log_config = LogConfig(
@@ -124,10 +137,11 @@ def recover(
         knows_stream=context.knows_stream,
     )
     committed = role.high_watermark + 1
-    rebuild_intake(intake, log, context.clock.unix_ns(), save=committed >= end, committed=committed)
+    now_ns, save = context.clock.unix_ns(), committed >= end
+    saved = rebuild_intake(intake, log, now_ns, save=save, committed=committed)
     for finding in log.recovery.findings:
         _log.warning("log recovered", stream=config.name, finding=str(finding))
-    return RecoveredPartition(log, role, intake)
+    return RecoveredPartition(log, role, intake, saved)
 
 
 def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
@@ -147,7 +161,7 @@ _RESTORE_S: Final = 15.0
 
 
 class Partition:
-    """One partition on this node. Made by `open`; used on the event loop.
+    """One partition on this node; used on the event loop.
 
     Attributes:
         stream: What it belongs to.
@@ -205,36 +219,10 @@ class Partition:
             high_watermark=lambda: self.high_watermark,
             saved=self._saved,
             adopted=self.role.remembers,
+            is_saved=opened.saved,
         )
-        self.writer.start()
+        self.writer.begin()
         self.purging.committed(self.high_watermark)
-
-    @classmethod
-    async def open(
-        cls,
-        stream: Stream,
-        directory: Path,
-        context: PartitionContext,
-        *,
-        make_role: MakeRole,
-        number: int = 0,
-    ) -> "Partition":
-        """Recover the log, find a role and rebuild what the intake remembers.
-
-        Args:
-            stream: Of the partition.
-            directory: Of its log.
-            context: What it shares.
-            make_role: Given the recovered log, makes what decides who commits.
-            number: Of the partition.
-
-        Raises:
-            CorruptError: The log contradicts itself.
-            RefusedError: It was written by a later version, or a key of it is not to be had.
-            OSError: The disk failed.
-        """
-        opened = await asyncio.to_thread(recover, stream, (directory, number), context, make_role)
-        return cls(stream, number, opened, context)
 
     @property
     def name(self) -> str:
@@ -275,11 +263,6 @@ class Partition:
     def budget(self) -> ByteBudget:
         """Bytes it may hold, and does."""
         return self.publish_queue.budget
-
-    @property
-    def out_of_space(self) -> bool:
-        """Whether it failed for want of space, so that it may be opened again."""
-        return bool(self.failure) and self.log.out_of_space
 
     def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """Take what arrived in one turn, if this node leads and `close` was not called."""

@@ -188,6 +188,11 @@ class SubscriptionManager:
         found = list(self._listeners.items())
         return {name: listener.denial for name, listener in found if listener.denial}
 
+    def is_denied(self, stream: str) -> bool:
+        """Whether the NATS server does not permit a stream's subject."""
+        listener = self._listeners.get(stream)
+        return listener is not None and bool(listener.denial)
+
     def away(self) -> list[str]:
         """Streams that overload keeps off their subjects."""
         return [name for name, found in list(self._listeners.items()) if found.admission.away]

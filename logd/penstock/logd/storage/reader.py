@@ -30,6 +30,10 @@ class DamagedRanges:
         for first, upto in ranges:
             self.add(first, upto)
 
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._ranges)
+
     def add(self, first: int, upto: int) -> None:
         """Note that [first, upto) cannot be read; it is united with what it overlaps."""
         if first >= upto:
@@ -55,8 +59,6 @@ class DamagedRanges:
 
     def within(self, start: int, end: int) -> list[Range]:
         """What lies in [start, end)."""
-        if not self._ranges:  # nearly always, and looked at every second for every log
-            return []
         clipped = [(max(a, start), min(b, end)) for a, b in self._ranges]
         return [(a, b) for a, b in clipped if a < b]
 
@@ -139,6 +141,7 @@ class LogReader:
 
     Attributes:
         cipher: As given.
+        damages: Ranges known to be damaged: since the log was opened, or found by a read.
     """
 
     def __init__(
@@ -148,7 +151,7 @@ class LogReader:
         self.cipher = cipher
         self._list = segments
         self._lock = segments.lock
-        self._damages = DamagedRanges()
+        self.damages = DamagedRanges()
         self._changes = 0
         self._failure = ""
         self._synced_offset = self.end_offset
@@ -192,7 +195,7 @@ class LogReader:
 
         What nobody has read since the log was written may be damaged without being here.
         """
-        return self._damages.within(self.start_offset, self.end_offset)
+        return self.damages.within(self.start_offset, self.end_offset)
 
     def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
         """Whole frames that hold records in [offset, upto), as byte ranges of the log's files.
@@ -320,4 +323,4 @@ class LogReader:
     def _note(self, error: CorruptFrameError, changes: int) -> None:
         """Remember damage that was found, unless the files were cut below the reader."""
         if changes == self._changes:
-            self._damages.add(error.offset, error.next_offset)
+            self.damages.add(error.offset, error.next_offset)
