@@ -10,11 +10,13 @@ nodes of before are to understand whatever means nothing new, while a cluster is
 
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import orjson
 
 from penstock.logd.errors import CorruptError, LogdError
@@ -68,11 +70,56 @@ def read_document(data: bytes, *, where: str) -> dict[str, Any]:
 def read_as(kind: Any, value: Any, *, where: str) -> Any:
     """A value of a type, from parsed JSON.
 
+    msgspec makes it, ten times as fast as Python does. It skips fields that a class has not, so
+    those are looked for first. What is not as it should be is read again in Python, for the words.
+
     Raises:
         CorruptError: It is not of that type; the path of the part that is not is named.
         LaterVersionError: An object has fields that its class has not.
     """
+    if _knows_fields(kind)(value):
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(value, kind)
     return _reader(kind)(value, where)
+
+
+def _is_plain(_: Any) -> bool:
+    return True
+
+
+@cache
+def _knows_fields(kind: Any) -> Callable[[Any], bool]:
+    """Whether the objects in a value have no fields but those of their classes."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return _knows_fields_of(kind)
+    if origin is tuple:
+        knows = _knows_fields(arguments[0])
+        if knows is _is_plain:
+            return _is_plain
+        return lambda value: isinstance(value, list) and all(map(knows, value))
+    if origin in (types.UnionType, Union):
+        parts = [_knows_fields(part) for part in arguments if part is not type(None)]
+        if all(knows is _is_plain for knows in parts):
+            return _is_plain
+        (one,) = parts  # the only unions of classes are those with None
+        return lambda value: value is None or one(value)
+    return _is_plain
+
+
+def _knows_fields_of(kind: Any) -> Callable[[Any], bool]:
+    hints = get_type_hints(kind)
+    names = frozenset(hints)
+    parts = {
+        name: knows for name in names if (knows := _knows_fields(hints[name])) is not _is_plain
+    }
+
+    def knows_fields(value: Any) -> bool:
+        if not isinstance(value, dict) or not value.keys() <= names:
+            return False
+        return all(name not in value or knows(value[name]) for name, knows in parts.items())
+
+    return knows_fields
 
 
 @cache

@@ -10,7 +10,7 @@ A snapshot is JSON with sorted parts, the same bytes for the same state:
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from penstock.logd.errors import CorruptError, RefusedError
@@ -263,5 +263,4 @@ class _Snapshot:
 
 
 def _catalog(streams: Iterable[StreamRecord]) -> Metadata:
-    entries = [asdict(as_catalog_entry(stream)) for stream in streams]
-    return Metadata.restore({"version": 1, "streams": entries})
+    return Metadata.of(map(as_catalog_entry, streams))

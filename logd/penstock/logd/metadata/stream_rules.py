@@ -570,8 +570,8 @@ def _name(basis: Basis) -> str:
 
 def _put(tables: Tables, basis: Basis, partition: PartitionRecord, **changes: object) -> Done:
     key = PartitionKey(basis.stream, basis.partition)
-    now = replace(partition, **changes)  # type: ignore[arg-type]  # fields by name
-    if now == partition:
+    if all(getattr(partition, name) == value for name, value in changes.items()):
         return Done(changed=False)
-    tables.put(key, replace(now, version=partition.version + 1))
+    version = partition.version + 1
+    tables.put(key, replace(partition, version=version, **changes))  # type: ignore[arg-type]  # fields by name
     return Done(partitions=(key,))

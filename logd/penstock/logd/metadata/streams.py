@@ -232,6 +232,14 @@ class Metadata:
         self._trie: SubjectTrie[str] = SubjectTrie()
 
     @classmethod
+    def of(cls, streams: Iterable[Stream]) -> "Metadata":
+        """The state with these streams."""
+        metadata = cls()
+        for stream in streams:
+            metadata._put(stream)
+        return metadata
+
+    @classmethod
     def restore(cls, document: dict[str, Any]) -> "Metadata":
         """The state that `snapshot` wrote down.
 

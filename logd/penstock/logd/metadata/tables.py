@@ -125,7 +125,8 @@ class Tables:
         """Note that a partition's leader has lost it by the command at `index`."""
         if partition.leader is not None:
             leader = self.nodes[partition.leader]
-            self.nodes[leader.id] = replace(leader, deposed_at=index)
+            if leader.deposed_at != index:  # a command may take thousands from it
+                self.nodes[leader.id] = replace(leader, deposed_at=index)
 
 
 def basis_of(key: PartitionKey, stream: StreamRecord, partition: PartitionRecord) -> Basis:

@@ -269,7 +269,9 @@ class RaftConfig(Struct, frozen=True, kw_only=True):
         reads_max: Reads that wait, each of this member's and those forwarded to it.
         snapshot_chunk_bytes: Of a snapshot in one message; one is under way to a follower.
         snapshot_bytes_max: Of a snapshot; a larger one is not taken from a leader.
-        snapshot_entries, snapshot_log_bytes: Applied since the last snapshot before one is wanted.
+        snapshot_entries, snapshot_log_bytes: Applied since the last snapshot before one is wanted;
+            as many bytes at least as that snapshot has. A start applies what came after it: with
+            thousands of streams each start adds a megabyte of elections.
         entries_kept: Left in memory behind a snapshot, for followers that are a little behind.
         promotion_lag_max: Entries that a learner may lack when it is promoted.
     """
@@ -291,7 +293,7 @@ class RaftConfig(Struct, frozen=True, kw_only=True):
     snapshot_chunk_bytes: int = 256 * 1024
     snapshot_bytes_max: int = 256 * 1024 * 1024
     snapshot_entries: int = 10_000
-    snapshot_log_bytes: int = 16 * 1024 * 1024
+    snapshot_log_bytes: int = 1024 * 1024
     entries_kept: int = 1000
     promotion_lag_max: int = 1000
 

@@ -166,9 +166,10 @@ class Applier:
             if entry.kind is EntryKind.MEMBERSHIP:
                 membership = Membership.decode(entry.data)
                 raft.outbox.emit(MembershipChanged(entry.index, membership, committed=True))
-        since = log.applied - (log.snapshot.index if log.snapshot else 0)
-        config = raft.config
-        long = since >= config.snapshot_entries or self._bytes >= config.snapshot_log_bytes
+        last, config = log.snapshot, raft.config
+        since = log.applied - (last.index if last else 0)
+        log_bytes_max = max(config.snapshot_log_bytes, len(last.data) if last else 0)
+        long = since >= config.snapshot_entries or self._bytes >= log_bytes_max
         if long and not self._wanted:
             self._wanted = True
             raft.outbox.emit(SnapshotWanted())
