@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from penstock.logd.cluster.replica import REFUSALS, kind_of_unfit
+from penstock.logd.cluster.replica import REFUSALS
 from penstock.logd.cluster.replica_manager import to_outcome
-from penstock.logd.controller.liveness import BeatNow, PartitionReport, Unfit
+from penstock.logd.controller.liveness import BeatNow, PartitionReport
 from penstock.logd.format.headers import format_headers
 from penstock.logd.intake.intake import Arrived, Declined, Intake, Led
 from penstock.logd.intake.turn import Ack, AckLater, AckRun, Append, MessageRun, PendingAck, Refuse
@@ -21,7 +21,6 @@ from penstock.logd.metadata.commands import Basis, ChangeIsr, IsrChange
 from penstock.logd.metadata.state import Each
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
-from penstock.logd.replication.replica import Failed
 from tests.sim.replication_disk import Disk
 from tests.sim.replication_history import Message, Record
 from tests.sim.replication_node import PATIENCE_NS, Node
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.logd.metadata.records import PartitionKey
     from penstock.logd.metadata.state import Result
     from penstock.logd.metadata.streams import StreamConfig
-    from penstock.logd.replication.events import LeaderAndIsr, NodeId
+    from penstock.logd.replication.events import LeaderAndIsr, NodeId, Unfit
     from tests.sim.cluster_scene import Scene
     from tests.sim.cluster_server import Server
 
@@ -198,8 +197,7 @@ class HostedNode(Node):
 
     @override
     def can_lead(self, effect: fx.Electable) -> None:
-        failed = isinstance(self.replica.state, Failed)
-        self.unfit = "" if effect.electable else kind_of_unfit(effect.reason, failed=failed)
+        self.unfit = effect.unfit
         self.server.beat(BeatNow())
 
     # For publishers.

@@ -409,7 +409,7 @@ class Node:
         self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
 
     def can_lead(self, effect: fx.Electable) -> None:
-        self.electable = effect.electable
+        self.electable = not effect.unfit
 
     def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.InheritedAcks) -> None:
         """What is for publishers."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.logd.replication.corrupt_ranges import CorruptRanges
 from penstock.logd.replication.events import (
     Diverged,
+    Electable,
     EpochSaved,
     Fetch,
     LeaderAndIsrChanged,
@@ -215,24 +216,24 @@ def _same_epoch_again(code: Mutation) -> None:
 
 def _leads_with_a_hole(code: Mutation) -> None:
     """A damaged range keeps nobody from being elected."""
-    why_not = Replica._why_not_hold
+    holds = Replica._holds
 
-    def lead_anyway(replica: Replica, view: LeaderAndIsr | None) -> str:
-        reason = why_not(replica, view)
-        return "" if "damaged" in reason else reason
+    def lead_anyway(replica: Replica, view: LeaderAndIsr | None) -> Electable:
+        held = holds(replica, view)
+        return Electable() if held.unfit == "hole" else held
 
-    code.replace(Replica, "_why_not_hold", lead_anyway)
+    code.replace(Replica, "_holds", lead_anyway)
 
 
 def _alone_over_any_hole(code: Mutation) -> None:
     """The only one in sync leads on, though what is damaged may not have been committed."""
-    why_not = Replica._why_not_hold
+    holds = Replica._holds
 
-    def lead_on(replica: Replica, view: LeaderAndIsr | None) -> str:
-        reason = why_not(replica, view)
-        return "" if "may not be committed" in reason else reason
+    def lead_on(replica: Replica, view: LeaderAndIsr | None) -> Electable:
+        held = holds(replica, view)
+        return Electable() if "may not be committed" in held.reason else held
 
-    code.replace(Replica, "_why_not_hold", lead_on)
+    code.replace(Replica, "_holds", lead_on)
 
 
 def _holes_looked_at_when_found(code: Mutation) -> None:

@@ -17,10 +17,10 @@ from penstock.logd.controller.liveness import (
     HeartbeatRefusal,
     PartitionReport,
     Timing,
-    Unfit,
 )
 from penstock.logd.metadata.commands import Command
 from penstock.logd.metadata.records import PartitionKey
+from penstock.logd.replication.events import Unfit
 from tests.support.cluster_state import Cluster
 
 ALWAYS = 2**62

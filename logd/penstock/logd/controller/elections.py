@@ -25,7 +25,6 @@ from penstock.logd.controller.liveness import (
     Liveness,
     Standing,
     Timing,
-    Unfit,
 )
 from penstock.logd.metadata.commands import Basis, Election, IsrChange, Unclean
 from penstock.logd.metadata.records import (
@@ -37,6 +36,7 @@ from penstock.logd.metadata.records import (
 )
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.tables import basis_of
+from penstock.logd.replication.events import Unfit
 
 
 @dataclass(frozen=True, slots=True)

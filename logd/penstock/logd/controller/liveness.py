@@ -21,12 +21,9 @@ from enum import Enum
 from typing import Final, Literal, TypeAlias
 
 from penstock.logd.metadata.records import Node, NodeId, PartitionKey
+from penstock.logd.replication.events import Unfit
 
 NS_PER_MS: Final = 1_000_000
-
-Unfit: TypeAlias = Literal["", "failed", "hole", "diverged"]
-"""Why a replica cannot lead: its disk failed, records are missing from its middle, or it disagrees
-with its leader below the high watermark."""
 
 END_UNKNOWN: Final = -1
 """The end of a log that is not open."""

@@ -17,7 +17,7 @@ late, from before a truncation, are about records that are gone.
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, NamedTuple, NewType
+from typing import Final, Literal, NamedTuple, NewType, TypeAlias
 
 from msgspec import Struct, field
 
@@ -229,7 +229,10 @@ class InheritedAcks(Struct, frozen=True):
 
 
 class BeginEpoch(Struct, frozen=True):
-    """Note durably that an epoch begins, before anything of it is appended: `EpochSaved`."""
+    """Note that an epoch begins, durably before anything of it is appended: `EpochSaved`.
+
+    Where others follow it is durable before `EpochSaved`.
+    """
 
     epoch: int
     start_offset: int
@@ -357,10 +360,15 @@ class RefreshMetadata(Struct, frozen=True):
     """Somebody knows more than this node's metadata says."""
 
 
-class Electable(Struct, frozen=True):
-    """Whether this replica may be elected: it has no hole and lost nothing committed."""
+Unfit: TypeAlias = Literal["", "failed", "hole", "diverged"]
+"""Why a replica cannot lead: its disk failed, records are missing from its middle, or it lacks what
+was committed; empty: it can."""
 
-    electable: bool
+
+class Electable(Struct, frozen=True):
+    """Whether this replica may be elected, and the reason in words, for people."""
+
+    unfit: Unfit = ""
     reason: str = ""
 
 

@@ -123,7 +123,7 @@ class Replica:
         self._numbers = Numbers(boot)
         self._holes = CorruptRanges(self._settings)
         self._lease_until_ns = 0
-        self._electable = Electable(electable=True)
+        self._electable = Electable()
         self._resignation: ReleaseLeadership | None = None
         self._resign_ns = 0
         self._cuts_seen = 0
@@ -173,7 +173,7 @@ class Replica:
             Whether it is noted, and committed; else it is to be handled.
         """
         alone = isinstance(self.state, Leader) and self.state.commits_alone
-        if not alone or self._holes or self._resignation or cuts != self.log.cuts:
+        if not alone or self._holes or cuts != self.log.cuts:
             return False
         self.log.note(Synced(upto, cuts))
         self.log.high_watermark = max(self.log.high_watermark, self.log.synced - 1)
@@ -320,16 +320,18 @@ class Replica:
             return "an earlier process of this node began this epoch"
         if view.unclean_epoch == view.leader_epoch:
             return ""
-        return self._why_not_hold(view)
+        return self._holds(view).reason
 
-    def _why_not_hold(self, view: LeaderAndIsr | None) -> str:
-        """Why nobody should rely on this log alone; empty if they may."""
+    def _holds(self, view: LeaderAndIsr | None) -> Electable:
+        """Whether others may rely on this log alone."""
         if self._holes and (view is None or view.isr != {self._node}):
-            return "its log has a damaged range"
+            return Electable("hole", "its log has a damaged range")
         above = self._holes.end > self.log.high_watermark + 1
         if above and view is not None and len(view.replicas) > 1:
-            return "its log has a damaged range that may not be committed"
-        return "its log ends below what was committed" if self.log.is_short else ""
+            return Electable("hole", "its log has a damaged range that may not be committed")
+        if self.log.is_short:
+            return Electable("diverged", "its log ends below what was committed")
+        return Electable()
 
     def _lead_with_what_there_is(self, view: LeaderAndIsr, effects: list[Effect]) -> None:
         """Take the loss that an unclean election has been told to take."""
@@ -338,7 +340,7 @@ class Replica:
             effects.append(Tell(Finding.UNCLEAN_LOSS, log.submitted, log.high_watermark + 1))
             log.high_watermark = log.submitted - 1
             effects.append(SaveHighWatermark(log.high_watermark, log.agreed_epoch))
-        elif self._why_not_hold(view):  # what lies behind the hole is kept
+        elif self._holds(view).unfit:  # what lies behind the hole is kept
             assert holes.first is not None
             effects.append(Tell(Finding.HOLE_TAKEN, holes.first, holes.end))
             log.high_watermark = holes.end - 1
@@ -408,16 +410,16 @@ class Replica:
 
     def _look_at_holes(self, now_ns: int, effects: list[Effect]) -> None:
         if self._holes and isinstance(self.state, Leader):
-            unfit = self._why_not_hold(self.state.view)
-            effects += self.state.resign(unfit) if unfit else []
+            held = self._holds(self.state.view)
+            effects += self.state.resign(held.reason) if held.unfit else []
         if isinstance(self.state, Follower) and self.state.hole != self._holes.first:
             self.state.hole = self._holes.first
             effects += self.state.report()
         if self._holes and self.view is not None and not isinstance(self.state, Failed):
             effects += self._holes.ask(self._helpers(), now_ns)
-        reason = self._why_not_electable()
-        if reason != self._electable.reason:
-            self._electable = Electable(electable=not reason, reason=reason)
+        electable = self._is_electable()
+        if electable != self._electable:
+            self._electable = electable
             effects.append(self._electable)
             if self.log.is_short and not self.log.cuts:  # what was cut will be fetched again
                 end, lost = self.log.submitted, self.log.high_watermark + 1
@@ -429,9 +431,9 @@ class Replica:
         others = [self.view.leader, *self.view.replicas, *sorted(self.view.observers)]
         return [node for node in dict.fromkeys(others) if node not in (None, self._node)]
 
-    def _why_not_electable(self) -> str:
+    def _is_electable(self) -> Electable:
         if isinstance(self.state, Failed):
-            return self.state.reason
+            return Electable("failed", self.state.reason)
         if isinstance(self.state, Follower) and self.state.stage is FollowerStage.DIVERGED:
-            return "its log has diverged below what was committed"
-        return self._why_not_hold(self.view)
+            return Electable("diverged", "its log has diverged below what was committed")
+        return self._holds(self.view)

@@ -15,7 +15,6 @@ from penstock.logd.controller.liveness import (
     Heartbeat,
     HeartbeatAnswer,
     HeartbeatRefusal,
-    Unfit,
 )
 from penstock.logd.limits import COMMAND_BYTES_MAX
 from penstock.logd.metadata.commands import (
@@ -26,6 +25,7 @@ from penstock.logd.metadata.commands import (
     encode_command,
 )
 from penstock.logd.metadata.records import ReplicationOptions
+from penstock.logd.replication.events import Unfit
 from tests.support.cluster_office import ALWAYS, KEY, Office, report
 from tests.support.cluster_state import Cluster, register
 

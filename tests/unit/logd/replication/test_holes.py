@@ -53,7 +53,7 @@ def test_it_resigns_when_another_is_in_sync_again() -> None:
     a.take(ev.RangeCorrupt(0, 1))
     a.take(ev.LeaderAndIsrChanged(replace(ALONE, version=3, isr=frozenset({A, B}))))
     assert a.has(fx.ReleaseLeadership) == [fx.ReleaseLeadership(1, DAMAGED)]
-    assert a.has(fx.Electable) == [fx.Electable(electable=False, reason=DAMAGED)]
+    assert a.has(fx.Electable) == [fx.Electable("hole", DAMAGED)]
 
 
 def test_a_hole_above_what_is_committed_is_led_over_by_nobody() -> None:
@@ -69,7 +69,7 @@ def test_a_hole_above_what_is_committed_is_led_over_by_nobody() -> None:
     assert isinstance(a.replica.state, Idle)
     a.take(ev.RangeCame(C, 1, 2, (Span(1, 2, 1),)))
     a.take(ev.RangePatched(1, 2, 0))
-    assert a.has(fx.Electable)[-1] == fx.Electable(electable=True)
+    assert a.has(fx.Electable)[-1] == fx.Electable()
 
 
 def test_a_hole_is_filled_in_parts() -> None:

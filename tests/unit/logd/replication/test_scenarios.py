@@ -270,9 +270,7 @@ def test_a_damaged_range_is_fetched_from_a_peer_and_its_holder_not_elected() -> 
     a, b, c = cluster("x", "y", "z")
     b.take(ev.RangeCorrupt(1, 2))
     assert b.has(fx.AskRange) == [fx.AskRange(A, 1, 2)]
-    assert b.has(fx.Electable) == [
-        fx.Electable(electable=False, reason="its log has a damaged range")
-    ]
+    assert b.has(fx.Electable) == [fx.Electable("hole", "its log has a damaged range")]
     exchange(a, b, c)
     assert a.has(fx.ProposeIsr) == [fx.ProposeIsr(1, "i", 1, 1, frozenset({A, C}))]
     a.take(ev.RangeAsked(B, 1, 2))
@@ -282,7 +280,7 @@ def test_a_damaged_range_is_fetched_from_a_peer_and_its_holder_not_elected() -> 
     b.take(ev.RangeCame(A, 1, 2, (Span(1, 2, 1),)))
     assert b.has(fx.Patch) == [fx.Patch(1, 2, (Span(1, 2, 1),), 0)]
     b.take(ev.RangePatched(1, 2, 0))
-    assert b.has(fx.Electable)[-1] == fx.Electable(electable=True)
+    assert b.has(fx.Electable)[-1] == fx.Electable()
 
 
 @pytest.mark.parametrize("reason", ["ENOSPC", "EIO in fsync"])
@@ -295,7 +293,7 @@ def test_a_leader_whose_storage_fails_steps_down(reason: str) -> None:
     assert a.said == [
         fx.Stop(fx.StopReason.STORAGE_FAILED),
         fx.ReleaseLeadership(1, reason),
-        fx.Electable(electable=False, reason=reason),
+        fx.Electable("failed", reason),
     ]
     assert isinstance(a.replica.state, Failed)
     a.take(ev.Synced(2))
@@ -335,7 +333,7 @@ def test_a_follower_goes_back_to_where_a_compacted_frame_begins() -> None:
     b.take(ev.AnswerCame(answer, (Span(1, 9, 1),)))
     assert b.has(fx.Truncate) == [fx.Truncate(1, 1)]
     assert (state.written, b.replica.high_watermark) == (1, 0)
-    assert b.has(fx.Electable)[-1] != fx.Electable(electable=True)
+    assert b.has(fx.Electable)[-1] != fx.Electable()
 
 
 def test_an_observer_is_fed_and_never_counts() -> None:
