@@ -1,21 +1,26 @@
-"""g. What streams cost while nothing happens: memory, CPU time, and time to start.
+"""g. What streams cost while nothing happens: memory, CPU time, descriptors, and time to start.
 
-A system with 1, 100 and 1,000 streams is started, left alone, and looked at. logd counts together
-with the nats-server it needs. Cost per stream is what 1,000 take more than one, divided by 999.
+A system with 1, 100, 1,000 and 5,000 streams is started, left alone, and looked at. logd counts
+together with the nats-server it needs. Both have their streams by requests, not in a configuration,
+and were stopped cleanly. Cost per stream is what the most take more than one, divided.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter_ns
 
 from tests.bench.figures import Case
 from tests.bench.harness import Bench, Effort
-from tests.bench.machine import cpu_seconds, resident_bytes
+from tests.bench.machine import cpu_seconds, open_files, resident_bytes
 from tests.bench.systems import DEFAULT, JetStream, NatsServer
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
+
+_MAKERS = 16
+"""Clients that have streams made side by side, so that their commands share syncs."""
 
 TITLE = "cost of idle streams, and starting"
 LOGD = "logd and nats-server"
@@ -36,6 +41,7 @@ class _Footprint:
         self.start = cases("time to start", "ms")
         self.memory = cases("memory", "MiB")
         self.cpu = cases("processor", "% of a core")
+        self.files = cases("open files", "descriptors")
 
     def look(self, name: str, streams: int, pids: list[int], start_ns: int) -> None:
         """Note one start that took `start_ns`; then leave the processes alone for a while."""
@@ -46,9 +52,11 @@ class _Footprint:
         used_s = sum(map(cpu_seconds, pids)) - used_s
         self.cpu[streams].add(name, used_s / (perf_counter_ns() - begun_ns) * 1e11)
         self.memory[streams].add(name, sum(map(resident_bytes, pids)) / 2**20)
+        self.files[streams].add(name, sum(map(open_files, pids)))
 
     def cases(self) -> list[Case]:
-        found = [case for by in (self.memory, self.cpu, self.start) for case in by.values()]
+        looked_at = (self.memory, self.cpu, self.files, self.start)
+        found = [case for by in looked_at for case in by.values()]
         fewest, most = min(self.memory), max(self.memory)
         each = Case("g", "memory per idle stream", "KiB", "lower", COMPARE)
         for name, values in self.memory[most].series.items():
@@ -65,7 +73,9 @@ def wait_idle(seconds: float) -> None:
 
 def run(bench: Bench) -> Iterator[Case]:
     """Both systems with each number of streams."""
-    counts = (1, 2) if bench.effort is Effort.SMOKE else (1, 100, 1000)
+    counts = {Effort.SMOKE: (1, 2), Effort.QUICK: (1, 100, 1000)}.get(
+        bench.effort, (1, 100, 1000, 5000)
+    )
     found = _Footprint(bench, counts)
     for streams in counts:
         with ExitStack() as stack:
@@ -93,12 +103,22 @@ def _logd(stack: ExitStack, directory: Path, streams: int) -> tuple[Logd, NatsSe
     server = NatsServer(directory / "nats")
     stack.callback(server.stop)
     server.start()
-    config = [{"name": f"s{n}", "subject": f"bench.{n}.>"} for n in range(streams)]
-    logd = Logd(directory / "logd", server.url, config)
+    logd = Logd(directory / "logd", server.url, [])
     stack.callback(logd.daemon.close)
     logd.daemon.start(within_s=300)
+    with ThreadPoolExecutor(_MAKERS) as makers:
+        for made in [
+            makers.submit(_make, logd, range(n, streams, _MAKERS)) for n in range(_MAKERS)
+        ]:
+            made.result()
     assert logd.daemon.stop(within_s=120) == 0, logd.daemon.log()[-3000:]
     return logd, server
+
+
+def _make(logd: Logd, numbers: Iterable[int]) -> None:
+    with logd.client(timeout_s=60) as client:
+        for number in numbers:
+            client.create_stream(f"s{number}", f"bench.{number}.>")
 
 
 def _jetstream(stack: ExitStack, directory: Path, streams: int) -> NatsServer:

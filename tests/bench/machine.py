@@ -141,6 +141,11 @@ def resident_bytes(pid: int) -> int:
     raise ProcessLookupError(pid)
 
 
+def open_files(pid: int) -> int:
+    """Descriptors of a process."""
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names, not paths
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process so far, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -111,7 +111,7 @@ class IntakeWorld:
 
     seed: int
     early: bool = False
-    rebuild: Callable[..., None] = rebuild_intake
+    rebuild: Callable[..., object] = rebuild_intake
     config: StreamConfig = CONFIG
     disk: MemoryDisk = field(default_factory=MemoryDisk)
     now_ns: int = 1_700_000_000 * SECOND

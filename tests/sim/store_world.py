@@ -124,6 +124,7 @@ class StoreWorld:
         if self.random.random() < 0.5:
             self.disk.crash(self.random)
         self.log = self._open()
+        self.count("trusted a close" if self.log.was_closed else "did not")
         assert self.log.end_offset == len(self.model)
         self.check()
 

@@ -12,6 +12,7 @@ from typing import Any
 from typing_extensions import override
 
 from penstock.logd.storage import CommitLog
+from penstock.logd.storage.checkpoint import load_mark
 from penstock.logd.storage.disk import File
 from penstock.logd.storage.index import Claim
 from penstock.logd.storage.recovery import IndexRebuild, Recovery
@@ -31,7 +32,7 @@ def test_log_keeps_what_was_synced_through_crashes_and_faults() -> None:
     for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         counts.update(run_seed(seed).counts)
     if SEEDS >= 500:
-        rare = {"failed", "row C", "row E", "row F", "row G"}
+        rare = {"failed", "row C", "row E", "row F", "row G", "trusted a close"}
         assert {what for what in rare if counts[what] < 10} == set()
 
 
@@ -83,6 +84,15 @@ class TruncatingByClaim(Recovery):
         return super()._rebuild_last(path, file, claim, rebuild)
 
 
+class TrustingMarks(Recovery):
+    """Takes a mark of a close for true wherever the log ends."""
+
+    @override
+    def _was_closed(self, last: Segment) -> bool:
+        mark = load_mark(self._directory, self._disk)
+        return mark is not None and mark[1]
+
+
 def is_caught(*, disk: type[MemoryDisk] = MemoryDisk, opener: Opener = CommitLog.open) -> bool:
     for seed in range(TWIN_SEEDS):
         try:
@@ -106,6 +116,11 @@ def test_simulation_catches_retried_sync() -> None:
 
 def test_simulation_catches_truncation_by_claim(code: Mutation) -> None:
     code.replace("penstock.logd.storage.log", "Recovery", TruncatingByClaim)
+    assert is_caught()
+
+
+def test_simulation_catches_a_mark_of_a_close_that_is_not_compared(code: Mutation) -> None:
+    code.replace("penstock.logd.storage.log", "Recovery", TrustingMarks)
     assert is_caught()
 
 

@@ -122,8 +122,8 @@ async def test_cursors_of_a_stream_that_cannot_be_opened_are_kept(tmp_path: Path
 
 
 def damage(directory: Path, stream: str) -> None:
-    (epochs,) = directory.glob(f"streams/{stream}-*/0/epochs")
-    EpochFile(epochs).begin(2, 1000)
+    (log,) = directory.glob(f"streams/{stream}-*/0")
+    EpochFile(log / "epochs").begin(2, 1000)
 
 
 INCARNATION = "i"

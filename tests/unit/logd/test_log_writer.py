@@ -189,6 +189,43 @@ def test_commands_are_carried_out_and_reported_in_the_order_they_were_given(tmp_
     assert EpochFile(tmp_path / "epochs").entries == [(1, 0), (6, 5)]
 
 
+def test_an_epoch_begun_in_memory_is_durable_before_its_first_record(tmp_path: Path) -> None:
+    World(tmp_path).run()
+    world = World(tmp_path)
+    assert world.writer.begin_epoch_here(BeginEpoch(3, 0))
+    assert world.outcomes == [EpochBegun(3)]
+    assert not (tmp_path / "epochs").exists()
+    world.publish(0, 2)
+    assert world.run() == [EpochBegun(3), Durable(2, 0)]
+    assert world.frames() == [(0, 2, 3)]
+    assert EpochFile(tmp_path / "epochs").entries == [(3, 0)]
+
+
+def test_nothing_of_an_epoch_is_stored_that_cannot_be_made_durable() -> None:
+    disk = MemoryDisk()
+    disk.make_directory(Path("/data"))
+    World(Path("/data/logs"), disk=disk).run()
+    world = World(Path("/data/logs"), disk=disk)
+    assert world.writer.begin_epoch_here(BeginEpoch(3, 0))
+    disk.fail = lambda _, path: path.name.startswith("epochs")
+    world.publish(0, 2)
+    world.run()
+    assert isinstance(world.outcomes[-1], CommitFailed)
+    assert world.log.end_offset == 0
+
+
+def test_an_epoch_is_not_begun_in_memory_behind_what_waits(tmp_path: Path) -> None:
+    World(tmp_path).run()
+    world = World(tmp_path)
+    world.publish(0, 2)
+    assert not world.writer.begin_epoch_here(BeginEpoch(3, 2))
+    assert world.run() == [Durable(2, 0)]
+
+
+def test_an_epoch_is_not_begun_in_memory_for_a_log_that_was_not_closed(tmp_path: Path) -> None:
+    assert not World(tmp_path).writer.begin_epoch_here(BeginEpoch(3, 0))
+
+
 def test_a_cut_takes_whole_frames_and_the_epochs_above(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.writer.enqueue(BeginEpoch(1, 0))

@@ -149,7 +149,7 @@ def test_what_is_being_read_stays_readable(log: CommitLog) -> None:
 class Overtaken(SegmentList):
     """The first two segments are deleted as soon as a reader has seen that they are there."""
 
-    def __init__(self, segments: list[Segment], active_file: File) -> None:
+    def __init__(self, segments: list[Segment], active_file: File | None) -> None:
         super().__init__(segments, active_file)
         self.left = 2
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.replication import Frame, Replication
-from penstock.logd.controller.liveness import PartitionReport, Unfit
+from penstock.logd.controller.liveness import PartitionReport
 from penstock.logd.errors import CorruptError, LogdError
 from penstock.logd.format.acks import Nack
 from penstock.logd.intake.dedup import DedupMark
@@ -59,10 +59,11 @@ from penstock.logd.replication.events import (
     Refusing,
     ReplicationSettings,
     Span,
+    Unfit,
 )
 from penstock.logd.replication.leader import Leader
 from penstock.logd.replication.log_state import Epochs, LogState
-from penstock.logd.replication.replica import Failed, Replica
+from penstock.logd.replication.replica import Replica
 from penstock.logd.replication.session import PartitionId
 from penstock.logd.storage import CommitLog, EpochFile, ReplicaFile
 
@@ -135,13 +136,6 @@ REFUSALS: Final = {
 """What everything that is published is refused with; None: nothing is."""
 
 
-def kind_of_unfit(reason: str, *, failed: bool) -> Unfit:
-    """Why a replica cannot lead, in the controller's words."""
-    if failed:
-        return "failed"
-    return "hole" if "damaged range" in reason else "diverged"
-
-
 _LogChange = (
     do.BeginEpoch | do.AppendFetched | do.Truncate | do.Reset | do.DeleteBefore
     | do.Patch | do.SaveHighWatermark
@@ -169,6 +163,7 @@ class ReplicaRunner:
         epoch: The leader epoch it knows; 0 before the first.
         high_watermark: Offset of the last record that is committed and held here.
         leading: Whether it takes messages.
+        followed: Whether other nodes are to have a copy.
         heard: Whether its subscription stands, set by the host.
         has_led: Whether it ever did.
         led_ns: When a leader was known to lead last, itself or another, by the host's clock.
@@ -217,7 +212,7 @@ class ReplicaRunner:
         self._rebuilding = self._copying = False
         self._unfit: Unfit = ""
         self._isr: frozenset[NodeId] = frozenset()
-        self._followed = not identified.alone
+        self.followed = not identified.alone
         self._lease_told_ns = self._armed_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -249,10 +244,10 @@ class ReplicaRunner:
             for node in sorted(self._isr - view.isr):  # the controller takes them for dead
                 self.handle(on.NodeLost(node))
         self._isr = view.isr
-        self._followed = bool({*view.replicas, *view.observers} - {self._host.node})
+        self.followed = bool({*view.replicas, *view.observers} - {self._host.node})
         self.partition.publish_queue.alone = view.replicas == (self._host.node,)
         if self.leading:
-            self.partition.writer.tell_written = self._followed
+            self.partition.writer.tell_written = self.followed
         self.epoch = max(self.epoch, view.leader_epoch)
         self.handle(on.LeaderAndIsrChanged(view))
 
@@ -294,7 +289,7 @@ class ReplicaRunner:
 
         Where nobody follows all of the log is committed as it is opened.
         """
-        if not self._followed:
+        if not self.followed:
             return
         known = (self._replica.log.high_watermark, self._replica.log.agreed_epoch)
         if known != self._noted and not self.partition.failure:
@@ -307,7 +302,7 @@ class ReplicaRunner:
         """As `Role`; everybody has been told, unless it has committed alone."""
         match result:
             case Durable(upto, cuts):
-                if not self._followed and self._commit_alone(upto, cuts, now_ns):
+                if not self.followed and self._commit_alone(upto, cuts, now_ns):
                     return True
                 self.handle(on.Synced(upto, cuts))
             case Written(upto, cuts):
@@ -326,7 +321,7 @@ class ReplicaRunner:
                 raise AssertionError(result)
         # They have something to fetch; without a lease it is served, too. What is written is told
         # before it is durable, and what that commits is news of its own.
-        if self._followed and self._follows is None and not isinstance(result, Durable):
+        if self.followed and self._follows is None and not isinstance(result, Durable):
             self._host.replication.touch(self.key)
         return False
 
@@ -337,7 +332,7 @@ class ReplicaRunner:
 
     def submitted(self, upto: int) -> None:
         """The leader has handed records to the writer that end there."""
-        if self._followed:
+        if self.followed:
             self.handle(on.Submitted(upto))
         else:  # nothing follows from it then, and it would cost a message alone as much as parsing
             self._replica.note_submitted(upto)
@@ -410,7 +405,7 @@ class ReplicaRunner:
             case do.HighWatermark(offset):
                 self.high_watermark = offset
                 self.partition.commit(offset)
-                if self.leading and self._followed:
+                if self.leading and self.followed:
                     self._host.replication.touch(self.key)
             case do.LeaderDurable(upto):
                 self.partition.publish_queue.durable_here(upto)
@@ -448,7 +443,7 @@ class ReplicaRunner:
             case do.Lead(epoch, next_offset):
                 self.leading = True
                 away_ns = self._host.clock.monotonic_ns() - self.led_ns
-                partition.lead(epoch, next_offset, away_ns, followed=self._followed)
+                partition.lead(epoch, next_offset, away_ns, followed=self.followed)
                 self._takes = True
             case do.Stop(reason):
                 _log.info("leads no more", stream=name, partition=self.place.partition,
@@ -472,7 +467,10 @@ class ReplicaRunner:
                 partition.writer.submit(Note(offset, agreed_epoch, durable=True))
             case do.Patch(first, upto, _, cuts):
                 partition.writer.submit(Patch(first, upto, tuple(self._patching), cuts))
-            case do.BeginEpoch() | do.Truncate() | do.Reset() | do.DeleteBefore():
+            case do.BeginEpoch():
+                if self.followed or not partition.writer.begin_epoch_here(effect):
+                    partition.writer.submit(effect)
+            case do.Truncate() | do.Reset() | do.DeleteBefore():
                 partition.writer.submit(effect)
 
     def _tell(self, effect: do.ReleaseLeadership | do.Electable | do.Tell) -> None:
@@ -483,11 +481,9 @@ class ReplicaRunner:
                     self._host.resignations[self.key] = epoch
                     _log.warning("resigns", **where, epoch=epoch, reason=reason)
                     self._host.look()
-            case do.Electable(electable, reason):
-                failed = isinstance(self._replica.state, Failed)
-                self._unfit = "" if electable else kind_of_unfit(reason, failed=failed)
-                _log.warning("may lead again" if electable else "cannot lead", **where,
-                             reason=reason)  # fmt: skip
+            case do.Electable(unfit, reason):
+                self._unfit = unfit
+                _log.warning("cannot lead" if unfit else "may lead again", **where, reason=reason)
                 self._host.look()
             case do.Tell(finding, first, upto):
                 self.findings[finding] += 1

@@ -220,7 +220,8 @@ class Inspection:
             FileNotFoundError: A file went away meanwhile, as under a running logd.
             OSError: A file cannot be read.
         """
-        mark = load_mark(self._directory, self.shadow)  # before the segments: logd may add some
+        # Before the segments: logd may add some.
+        mark, _ = load_mark(self._directory, self.shadow) or (None, False)
         logs = sorted(self._directory.glob(f"*{LOG_SUFFIX}"))
         self.report.segments = len(logs)
         self.report.bytes = sum(path.stat().st_size for path in logs)

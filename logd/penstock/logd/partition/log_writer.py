@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
 from typing import Final
@@ -330,6 +331,21 @@ class LogChanges:
         self._retention_task = retention_task
         self._file = ReplicaFile(log.directory, disk=log.disk)
 
+    @property
+    def epoch_unsaved(self) -> bool:
+        """Whether the last epoch is known in memory only; `save_epoch` comes before its records."""
+        return self._epochs.unsaved
+
+    def save_epoch(self) -> None:
+        """Make the last epoch durable."""
+        self._epochs.save()
+
+    def begin_epoch(self, begin: BeginEpoch, *, save: bool) -> EpochBegun:
+        """Begin an epoch; without `save`, in memory."""
+        self._epochs.begin(begin.epoch, begin.start_offset, save=save)
+        self.epoch = begin.epoch
+        return EpochBegun(begin.epoch)
+
     def carry_out(self, change: LogChange) -> LogResult | None:
         """Do it; what to report when it is durable.
 
@@ -338,10 +354,8 @@ class LogChanges:
             OSError: The disk failed.
         """
         match change:
-            case BeginEpoch(epoch, start_offset):
-                self._epochs.begin(epoch, start_offset)
-                self.epoch = epoch
-                return EpochBegun(epoch)
+            case BeginEpoch():
+                return self.begin_epoch(change, save=True)
             case Truncate(upto, cuts):
                 self._log.truncate_to(upto)
                 self._epochs.truncate_to(self._log.end_offset)
@@ -559,6 +573,30 @@ class LogWriter:
         if self._take_turn():
             self._pool.run(self.run)
 
+    def begin(self) -> None:
+        """Have what is due, now or later, be done; once, before anything is handed over."""
+        if self._take_turn() and not self._rest():
+            self._pool.run(self.run)
+
+    def begin_epoch_here(self, begin: BeginEpoch) -> bool:
+        """Begin an epoch on this thread, in memory; its first record makes it durable before.
+
+        A start with thousands of streams would else write a file for each, and most of them store
+        nothing. Only where nobody follows: followers compare their logs with its epochs. And only
+        of a log that was closed cleanly: that a disk takes no files should be seen when a log is
+        made, or opened again after it failed, and not by its first publisher.
+
+        Returns:
+            Whether it was seen to; False: it is to be submitted.
+        """
+        if not self._log.was_closed or not self._take_turn():
+            return False
+        alone = not self._commands
+        may_go_on = not alone or self._guarded(partial(self._begin_epoch, begin))
+        if may_go_on and not self._rest():
+            self._pool.run(self.run)
+        return alone
+
     def write_here(self) -> bool:
         """Write what waits on this thread, if nothing else is under way and it is quick.
 
@@ -672,8 +710,14 @@ class LogWriter:
             self._tell_durable()
         return True
 
+    def _begin_epoch(self, begin: BeginEpoch) -> bool:
+        self._post(self._changes.begin_epoch(begin, save=False))
+        return True
+
     def _is_quick(self) -> bool:
         size = 0
+        if self._changes.epoch_unsaved:
+            return False
         for command in tuple(self._commands):  # other threads hand over commands meanwhile
             if not isinstance(command, Append):
                 return False
@@ -740,6 +784,8 @@ class LogWriter:
 
     def _append(self, items: list[MessageRun | PrebuiltBatch]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
+        if items:
+            self._changes.save_epoch()
         made = build_frames(_taken_from(items), epoch=self._changes.epoch)
         wrote = False
         for frames in _in_parts(made, self._append_bytes_max):

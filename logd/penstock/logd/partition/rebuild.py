@@ -40,7 +40,7 @@ def rebuild_intake(
     *,
     save: bool = True,
     committed: int | None = None,
-) -> None:
+) -> bool:
     """Replay a log into a new intake; damaged frames are passed over and logged.
 
     Args:
@@ -49,6 +49,9 @@ def rebuild_intake(
         now_ns: Unix time.
         save: Whether that is written down: not while records may be cut off again.
         committed: Below this offset nothing will be cut off; None: nothing at all will be.
+
+    Returns:
+        Whether what it remembers is written down as it is.
     """
     dedup = intake.dedup
     window_ns = intake.config.dedup_window_s * 1_000_000_000
@@ -70,11 +73,14 @@ def rebuild_intake(
     lost = max(rewritten, 0 if memory is not None and memory.whole else log.start_offset)
     if lost:
         _tell_loss(intake, lost, now_ns + window_ns)
-    if save and (memory is None or memory.offset != log.end_offset or lost):
+    saved = memory is not None and memory.offset == log.end_offset and not lost
+    if save and not saved:
         try:
             ProducerSnapshot.of(intake).save(log.directory, disk=log.disk, cipher=log.cipher)
         except OSError as error:  # the next start reads as much of the log again
             _log.warning("producers not saved", stream=intake.config.name, error=str(error))
+            return False
+    return save or saved
 
 
 def recall_frames(intake: Intake, frames: list[Frame], now_ns: int) -> None:

@@ -37,9 +37,10 @@ class Snapshotter:
         high_watermark: What is committed by now.
         saved: Called with the offset of a snapshot that has been written down, ids included.
         adopted: Called when what came from another replica has been, too.
+        is_saved: Whether what is remembered by now is written down as it is.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it writes down, and who hears of it
         self,
         intake: Intake,
         log: CommitLog,
@@ -48,6 +49,7 @@ class Snapshotter:
         high_watermark: Callable[[], int],
         saved: Callable[[int], None],
         adopted: Callable[[], None],
+        is_saved: bool,
     ) -> None:
         self._intake = intake
         self._log = log
@@ -55,6 +57,7 @@ class Snapshotter:
         self._high_watermark = high_watermark
         self._tell_saved = saved
         self._tell_adopted = adopted
+        self._saved_offset = intake.next_offset if is_saved else -1
         self._under_way = False
         self._again = False
         self._adopted = False
@@ -64,7 +67,7 @@ class Snapshotter:
 
     def adopted(self) -> None:
         """Something came from another replica: what is being written does not have it."""
-        self._adopted = False
+        self._adopted, self._saved_offset = False, -1
         self.want()
 
     def want(self) -> None:
@@ -92,6 +95,7 @@ class Snapshotter:
         `discard` must follow, for what has been written.
         """
         self._cuts += 1
+        self._saved_offset = -1
 
     def discard(self, end_offset: int) -> None:
         """Remove what was written down beyond where the log ends now. On any thread.
@@ -117,7 +121,9 @@ class Snapshotter:
         """
         with self._lock:
             self._closed = True
-            if write:
+            # A repeat is not stored, and yet its producer was seen.
+            nothing_came = not self._intake.counts.received
+            if write and not (nothing_came and self._intake.next_offset == self._saved_offset):
                 self._save(ProducerSnapshot.of(self._intake))
 
     def _write(self, memory: ProducerSnapshot, cuts: int) -> bool:

@@ -22,7 +22,8 @@ One file per log, `synced`, of 32 bytes that are overwritten after each sync, li
     offset size field
          0    4 magic            b"PNSM"
          4    1 format version   1
-         5    3 reserved         zero
+         5    1 closed           1: the log was closed cleanly, and ends here; else 0
+         6    2 reserved         zero
          8    8 base offset      of the active segment
         16    8 log size         bytes of its log file that are durable
         24    4 CRC-32C          of bytes 0-24 and 28-32
@@ -32,6 +33,14 @@ The mark is not synced after writing, except before records are removed: it is a
 a killed process it is exact, for the page cache outlives the process; after a power loss it may be
 some syncs old or damaged, and then recovery knows less. It is what tells a record that was acked
 and has rotted from one that was never durable.
+
+With `closed` the mark is a clean-shutdown note: when it was written, everything up to its log size
+had been synced, and nobody wrote after it. It is believed only where the log's last segment, its
+file's size and its index say the same; then the log is opened without a sync. It stays as it is
+until something is synced. A kill in between leaves a log that is longer than it says. A power loss
+may bring it back after later ones, with a log that is longer, or that ends where it did when all of
+that was durable. Before records are removed it is taken back, durably. So what it is believed of is
+durable always.
 
 What a replica knows besides its log, so that it need not ask for it after a start.
 
@@ -118,11 +127,14 @@ def _decode(data: bytes, where: str) -> dict[str, Any]:
 
 
 class EpochFile:
-    """Leader epochs of one partition; every change is durable on return.
+    """Leader epochs of one partition; every change is durable on return, unless it says otherwise.
 
     Args:
         path: The file; its directory exists.
         disk: The file system.
+
+    Attributes:
+        unsaved: Whether an epoch began that `save` has not made durable yet.
 
     Raises:
         CorruptError: The file is damaged; nothing was changed.
@@ -130,6 +142,7 @@ class EpochFile:
 
     def __init__(self, path: Path, *, disk: Disk = REAL_DISK) -> None:
         self._checkpoint = Checkpoint(path, disk=disk)
+        self.unsaved = False
         self._epochs = _epochs(self._checkpoint.load(), str(path))
 
     @classmethod
@@ -174,15 +187,26 @@ class EpochFile:
         """The last epoch; 0 when there has been none."""
         return self._epochs.latest
 
-    def begin(self, epoch: int, start_offset: int) -> None:
-        """Record that an epoch began.
+    def begin(self, epoch: int, start_offset: int, *, save: bool = True) -> None:
+        """Record that an epoch began; without `save` only in memory.
+
+        A crash then forgets it. So `save` must come before the first record of the epoch is stored:
+        of an epoch without records nothing depends on anything.
 
         Raises:
             RefusedError: `STALE_EPOCH`: not above the last one, or it would begin before that.
         """
         changed = Epochs(self.entries)
         changed.begin(epoch, start_offset)
-        self._save(changed)
+        if save:
+            self._save(changed)
+        else:
+            self._epochs, self.unsaved = changed, True
+
+    def save(self) -> None:
+        """Make durable what `begin` left in memory."""
+        if self.unsaved:
+            self._save(self._epochs)
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that an offset belongs to; 0 before the first."""
@@ -217,7 +241,7 @@ class EpochFile:
 
     def _save(self, epochs: Epochs) -> None:
         self._checkpoint.save({"epochs": epochs.entries})
-        self._epochs = epochs
+        self._epochs, self.unsaved = epochs, False
 
 
 def epochs_of(headers: Iterable[FrameHeader]) -> list[Entry]:
@@ -277,29 +301,42 @@ MARK_MAGIC: Final = b"PNSM"
 MARK_FORMAT_VERSION: Final = 1
 SIZE: Final = 32
 
-_LAYOUT: Final = struct.Struct("<4sB3xqqII")
+_LAYOUT: Final = struct.Struct("<4sBB2xqqII")
 assert _LAYOUT.size == SIZE
 
 
 class SyncedMark:
-    """The mark of one log; written by the log's writer, read once by recovery."""
+    """The mark of one log; written by the log's writer, read once by recovery.
 
-    def __init__(self, file: File) -> None:
-        self._file = file
+    Its file is opened when something is written, and made if it is missing.
 
-    @classmethod
-    def open(cls, directory: Path, disk: Disk) -> "SyncedMark":
-        """Open the mark's file, making it if it is missing."""
-        path = directory / FILE_NAME
-        return cls(disk.open(path) if disk.exists(path) else disk.create(path))
+    Args:
+        directory: Of the log.
+        disk: The file system.
+        closed: Whether the mark says that the log was closed cleanly, and that was believed.
 
-    def write(self, base_offset: int, end_offset: int, log_size: int) -> None:
-        """Say what has just been synced.
+    Attributes:
+        closed: Whether the file says so.
+    """
+
+    def __init__(self, directory: Path, disk: Disk, *, closed: bool = False) -> None:
+        self.closed = closed
+        self._path = directory / FILE_NAME
+        self._disk = disk
+        self._file: File | None = None
+
+    def write(
+        self, base_offset: int, end_offset: int, log_size: int, *, closed: bool = False
+    ) -> None:
+        """Say what has just been synced, and whether that is the end.
 
         Raises:
             OSError: The mark was not written; the log itself is as durable as before.
         """
-        self._file.write(0, [encode_mark(base_offset, end_offset, log_size)])
+        self.closed = False
+        mark = encode_mark(base_offset, end_offset, log_size, closed=closed)
+        self._opened().write(0, [mark])
+        self.closed = closed
 
     def lower(self) -> None:
         """Claim nothing, durably: what was claimed is about to be removed.
@@ -308,23 +345,34 @@ class SyncedMark:
             OSError: The mark may still claim what it did; nothing must be removed.
         """
         self.write(0, 0, 0)
-        self._file.sync()
+        self._opened().sync()
 
     def close(self) -> None:
         """Give the file back."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> File:
+        if self._file is None:
+            exists = self._disk.exists(self._path)
+            self._file = self._disk.open(self._path) if exists else self._disk.create(self._path)
+        return self._file
 
 
-def encode_mark(base_offset: int, end_offset: int, log_size: int) -> bytes:
+def encode_mark(base_offset: int, end_offset: int, log_size: int, *, closed: bool = False) -> bytes:
     """Encode a mark, its CRC included."""
     records = min(end_offset - base_offset, 0xFFFFFFFF)
-    fields = (MARK_MAGIC, MARK_FORMAT_VERSION, base_offset, log_size)
+    fields = (MARK_MAGIC, MARK_FORMAT_VERSION, closed, base_offset, log_size)
     bare = _LAYOUT.pack(*fields, 0, records)
     return _LAYOUT.pack(*fields, crc32c(bare[:24] + bare[28:]), records)
 
 
-def load_mark(directory: Path, disk: Disk) -> Claim | None:
-    """What the mark claims; None when it is missing, damaged, or of another version."""
+def load_mark(directory: Path, disk: Disk) -> tuple[Claim, bool] | None:
+    """What the mark claims, and whether the log was closed cleanly there.
+
+    None when it is missing, damaged, or of another version.
+    """
     path = directory / FILE_NAME
     if not disk.exists(path):
         return None
@@ -333,15 +381,16 @@ def load_mark(directory: Path, disk: Disk) -> Claim | None:
     file.close()
     if len(data) < SIZE:
         return None
-    magic, version, base_offset, log_size, crc, records = _LAYOUT.unpack(data)
+    magic, version, closed, base_offset, log_size, crc, records = _LAYOUT.unpack(data)
     if (magic, version, crc) != (MARK_MAGIC, MARK_FORMAT_VERSION, crc32c(data[:24] + data[28:])):
         return None
-    return Claim(
+    claim = Claim(
         base_offset=base_offset,
         end_offset=base_offset + records,
         log_size=log_size,
         max_timestamp_ns=NO_TIMESTAMP,
     )
+    return claim, closed == 1
 
 
 class ReplicaFile:

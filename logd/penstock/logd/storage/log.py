@@ -83,6 +83,7 @@ class CommitLog(LogReader):
     Attributes:
         disk: The file system.
         recovery: What opening found and did.
+        was_closed: Whether it was closed cleanly before, so that nothing had to be synced.
         out_of_space: It failed because a write found no space: it may be opened again.
     """
 
@@ -101,12 +102,14 @@ class CommitLog(LogReader):
         self.disk = disk
         self._now_ns = now_ns
         self.recovery: RecoveryReport = recovery.report
+        self.was_closed = recovery.closed
         for damage in recovery.report.damages:
-            self._damages.add(damage.offset, damage.next_offset)
+            self.damages.add(damage.offset, damage.next_offset)
         self._removing = threading.Lock()
         self._synced_size = self._active.size
-        self._mark = SyncedMark.open(directory, disk)
-        self._mark_synced()
+        self._mark = SyncedMark(directory, disk, closed=recovery.closed)
+        if not recovery.closed:
+            self._mark_synced()
         self._begun_ns = now_ns()
         for segment in self._list.all:
             segment.written_ns = self._begun_ns
@@ -168,11 +171,11 @@ class CommitLog(LogReader):
             LogFailedError: It is not known what is durable beyond `synced_offset`.
         """
         self._check_writable()
+        if self.end_offset == self._synced_offset:
+            return self._synced_offset
         with self._lock:
             active, file = self._active, self._active_file
         reached = active.reached(save_bytes=self._config.index_save_bytes)
-        if reached.end_offset == self._synced_offset:
-            return reached.end_offset
         try:
             file.sync()
         except OSError as error:
@@ -241,7 +244,7 @@ class CommitLog(LogReader):
                 self._remove_above(offset)
         except OSError as error:
             self._fail("truncate", error, cut_to=None)
-        self._damages.cut(self.end_offset)
+        self.damages.cut(self.end_offset)
 
     def reset(self, start: int) -> None:
         """Remove everything, the epochs and what is remembered of records included.
@@ -264,10 +267,10 @@ class CommitLog(LogReader):
                 with self._lock:
                     self._list.begin_anew(*made)
                     self._synced_offset, self._synced_size = start, 0
-                self._mark = SyncedMark.open(self.directory, self.disk)
+                self._mark = SyncedMark(self.directory, self.disk)
         except OSError as error:
             self._fail("reset", error, cut_to=None)
-        self._damages.cut(0)
+        self.damages.cut(0)
         self._mark_synced()
         self._begun_ns = self._now_ns()
 
@@ -335,14 +338,14 @@ class CommitLog(LogReader):
         """
         patch = Patch(first, upto, frames)
         self._check_writable()
-        if self._damages.within(max(first, self._active.base_offset), upto):
+        if self.damages.within(max(first, self._active.base_offset), upto):
             self.roll()
         with self._removing:
             self._check_writable()
             for segment in self._list.all[:-1]:
                 if patch.concerns(segment):
                     self._mend(segment, patch)
-        return not self._damages.within(first, upto)
+        return not self.damages.within(first, upto)
 
     def close(self) -> None:
         """Sync, and save the index so that the next opening is quick.
@@ -357,7 +360,10 @@ class CommitLog(LogReader):
         try:
             if not self._failure:
                 self.sync()
-                self._active.save_index()
+                if not self._active.index_saved:
+                    self._active.save_index()
+                if not self._mark.closed:
+                    self._mark_synced(closed=True)
         except OSError as error:
             self._fail("close", error, cut_to=None)
         finally:
@@ -394,9 +400,9 @@ class CommitLog(LogReader):
             if not mended:
                 rewriting.discard()
         with self._changing():  # who has seen the damage before this must not tell of it after
-            self._damages.remove(max(base, patch.first), min(end, patch.upto))
+            self.damages.remove(max(base, patch.first), min(end, patch.upto))
         for left in patch.left:
-            self._damages.add(*left)
+            self.damages.add(*left)
 
     def _check_writable(self) -> None:
         if self._failure or self._closed:
@@ -407,6 +413,8 @@ class CommitLog(LogReader):
         """Refuse writes from now on; cut off what must not come back when opened again."""
         self._failure = f"{operation} failed: {error}"
         self.out_of_space = operation == "append" and error.errno in NO_SPACE
+        if self._mark.closed:
+            self._mark_synced()
         if cut_to is not None:
             with contextlib.suppress(OSError):  # opening the log again cuts it too
                 self._active_file.truncate(cut_to)
@@ -434,7 +442,8 @@ class CommitLog(LogReader):
             self._synced_offset, self._synced_size = active.end_offset, active.size
         self._mark_synced()
 
-    def _mark_synced(self) -> None:
+    def _mark_synced(self, *, closed: bool = False) -> None:
         """Write the synced mark; without it recovery only knows less."""
+        base, end, size = self._active.base_offset, self._synced_offset, self._synced_size
         with contextlib.suppress(OSError):
-            self._mark.write(self._active.base_offset, self._synced_offset, self._synced_size)
+            self._mark.write(base, end, size, closed=closed)

@@ -6,6 +6,8 @@ at `end offset`. A log with a following segment was synced whole before that seg
     row found                                              action
     A   no directory, or no segment in it                  made, first segment at offset 0
     B   log size and end are exactly what is claimed       trusted; checked when first read
+    S   every segment as B, and the synced mark says that  as B, and known to be durable: nothing
+        the log was closed where the last one ends         is synced, and no file is kept open
     Q   last segment: longer than a sound index says       trusted so far; scanned from there on
     C   temporary files (`*.tmp`)                          removed
     D   index files without a log file                     removed
@@ -175,6 +177,10 @@ class Recovery:
         interval_bytes: Of the indexes that are rebuilt.
         disk: The file system.
         observe: Called with every sound frame; no index then spares a segment its scan.
+
+    Attributes:
+        report: What was found and done.
+        closed: Whether the log was closed cleanly, as `run` found (row S).
     """
 
     def __init__(
@@ -186,13 +192,14 @@ class Recovery:
         observe: Observe | None = None,
     ) -> None:
         self.report = RecoveryReport()
+        self.closed = False
         self._directory = directory
         self._interval_bytes = interval_bytes
         self._disk = disk
         self._observe = observe
 
-    def run(self) -> tuple[list[Segment], File]:
-        """The segments in order, the last of them for appends, and that one's file.
+    def run(self) -> tuple[list[Segment], File | None]:
+        """The segments in order, the last of them for appends, and that one's file if it is open.
 
         Everything they hold is durable when this returns.
 
@@ -203,6 +210,9 @@ class Recovery:
         """
         make_directories(self._disk, self._directory)
         segments = self.survey()
+        if segments and self._was_closed(segments[-1]):
+            self.closed = True
+            return segments, None
         if segments:
             file = segments[-1].pin()
             file.sync()
@@ -229,6 +239,14 @@ class Recovery:
         for base, next_base in zip(bases, [*bases[1:], None], strict=False):
             segments.append(self._segment(base, next_base))
         return segments
+
+    def _was_closed(self, last: Segment) -> bool:
+        """Whether nothing is to be synced, for that was done when the log was closed (row S)."""
+        mark = load_mark(self._directory, self._disk)
+        if mark is None or not mark[1] or not self.report.clean or not last.index_saved:
+            return False
+        claim, reached = mark[0], (last.base_offset, last.end_offset, last.size)
+        return reached == (claim.base_offset, claim.end_offset, claim.log_size)
 
     def _tidy(self) -> list[int]:
         """Remove leftovers; the base offsets of what is there."""
@@ -289,8 +307,8 @@ class Recovery:
         trusted = index is not None and fits and not claim.damaged
         if index is not None and trusted and self._observe is None:
             return Segment(
-                self._directory, index, claim, disk=self._disk, unchecked=len(index)
-            )  # fmt: skip
+                self._directory, index, claim, disk=self._disk, unchecked=len(index), saved=True
+            )
         if next_base is None and index is not None and not claim.damaged and claim.log_size < size:
             self._note("Q", path, _reached(claim), "index of an earlier state: the rest was read")
             if self._observe is None:
@@ -326,8 +344,8 @@ class Recovery:
         return index, claim
 
     def _strongest(self, claim: Claim) -> Claim:
-        mark = load_mark(self._directory, self._disk)
-        if mark and mark.base_offset == claim.base_offset and mark.log_size > claim.log_size:
+        mark, _ = load_mark(self._directory, self._disk) or (claim, False)
+        if mark.base_offset == claim.base_offset and mark.log_size > claim.log_size:
             return mark
         return claim
 

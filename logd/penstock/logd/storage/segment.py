@@ -120,6 +120,7 @@ class Segment:
         disk: The file system.
         unchecked: Entries of the index, from the first on, whose blocks this process has neither
             checked nor written.
+        saved: The index files say the same.
 
     Attributes:
         size: Bytes.
@@ -131,7 +132,14 @@ class Segment:
     """
 
     def __init__(
-        self, directory: Path, index: SparseIndex, claim: Claim, *, disk: Disk, unchecked: int = 0
+        self,
+        directory: Path,
+        index: SparseIndex,
+        claim: Claim,
+        *,
+        disk: Disk,
+        unchecked: int = 0,
+        saved: bool = False,
     ) -> None:
         self.path = segment_path(directory, claim.base_offset)
         self.base_offset = claim.base_offset
@@ -146,7 +154,8 @@ class Segment:
         self._index = index
         self._unchecked = set(range(unchecked))
         self._saving = threading.Lock()
-        self._saved_size = 0
+        self._saved_size = claim.log_size if saved else 0
+        self._saved = saved
         self._ends = RangeEnds()
         self._file: weakref.ref[File] | None = None
         self._kept: File | None = None
@@ -240,6 +249,12 @@ class Segment:
                 self.end_offset = header.next_offset
                 self.max_timestamp_ns = max(self.max_timestamp_ns, header.max_timestamp_ns)
 
+    @property
+    def index_saved(self) -> bool:
+        """Whether the index files say all of what the segment holds."""
+        with self.lock:
+            return self._saved and self._saved_size == self.size
+
     def reached(self, *, save_bytes: int) -> IndexState:
         """Where the segment ends, to be synced; with its index, if it grew by so much since."""
         with self.lock:
@@ -258,9 +273,10 @@ class Segment:
         with self._saving:
             if state.size < self._saved_size:
                 return  # another thread was faster
-            self._saved_size = state.size
+            self._saved_size, self._saved = state.size, False
             for suffix, data in zip((INDEX_SUFFIX, TIME_INDEX_SUFFIX), state.files, strict=True):
                 write_atomically(self._disk, self.path.with_suffix(suffix), data, durable=False)
+            self._saved = True
 
     def cut(self, file: File, offset: int) -> None:
         """Remove frames and damage that hold records at or above an offset; durable on return.
@@ -282,7 +298,8 @@ class Segment:
             self._index.truncate(position)
             self._unchecked = {block for block in self._unchecked if block < len(self._index)}
             self.size, self.end_offset, self.max_timestamp_ns = position, end_offset, latest
-            self._saved_size, self._ends = 0, RangeEnds()  # readers under way keep the old ones
+            self._saved_size, self._saved = 0, False
+            self._ends = RangeEnds()  # readers under way keep the old ones
         file.truncate(position)
         file.sync()
 
@@ -494,23 +511,28 @@ class SegmentList:
 
     Args:
         segments: In order, the last of them for appends.
-        active_file: Of the last one.
+        active_file: Of the last one; None: it is opened when it is used first.
 
     Attributes:
         lock: Guards changes, and pairs that must fit; held for memory operations only.
         all: Every segment, in order.
     """
 
-    def __init__(self, segments: list[Segment], active_file: File) -> None:
+    def __init__(self, segments: list[Segment], active_file: File | None) -> None:
         self.lock = threading.Lock()
         self.all = segments
-        self._active_file: File | None = active_file
+        self._active_file = active_file
         self._recent_files: deque[File] = deque(maxlen=OPEN_FILES_MAX)
 
     @property
     def active_file(self) -> File:
-        """Of the active segment; until `close_files`."""
-        assert self._active_file is not None, "the log is closed"
+        """Of the active segment; for its writer.
+
+        Raises:
+            OSError: It was not open, and cannot be opened.
+        """
+        if self._active_file is None:
+            self._active_file = self.active.pin()
         return self._active_file
 
     @property
@@ -600,8 +622,11 @@ class SegmentList:
     ) -> int:
         """First offset below `end` whose record is not earlier than a time; `end` if none is."""
         while True:
+            segments = self.all
+            if all(segment.max_timestamp_ns < timestamp_ns for segment in segments):
+                return end  # and no file is opened to see that
             with contextlib.suppress(RefusedError):  # deleted meanwhile: a later start now
-                for segment, file in self.pinned(self.all[0].base_offset, end):
+                for segment, file in self.pinned(segments[0].base_offset, end):
                     found = segment.offset_for_timestamp(file, timestamp_ns, cipher)
                     if found is not None:
                         return min(found, end)

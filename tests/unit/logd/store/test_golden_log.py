@@ -6,6 +6,9 @@ from pathlib import Path
 from penstock.logd.storage import CommitLog
 from tests.unit.logd.store.golden_log import CONFIG, DIRECTORY, RECORDS, write_golden_log
 
+CLOSED_MARK = bytes.fromhex("504e534d0101000008000000000000006000000000000000f1e5274e01000000")
+"""What the mark of the golden log says since it has a byte for a clean close."""
+
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
@@ -13,7 +16,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def test_version_1_is_written_byte_for_byte(tmp_path: Path) -> None:
     write_golden_log(tmp_path / "log")
-    assert contents(tmp_path / "log") == contents(DIRECTORY)
+    assert contents(tmp_path / "log") == contents(DIRECTORY) | {"synced": CLOSED_MARK}
 
 
 def test_version_1_is_read(tmp_path: Path) -> None:
@@ -35,4 +38,4 @@ def test_version_1_index_is_rebuilt_byte_for_byte(tmp_path: Path) -> None:
     for name in (f"{0:020d}.index", f"{0:020d}.timeindex"):
         (tmp_path / "log" / name).unlink()
     CommitLog.open(tmp_path / "log", CONFIG).close()
-    assert contents(tmp_path / "log") == contents(DIRECTORY)
+    assert contents(tmp_path / "log") == contents(DIRECTORY) | {"synced": CLOSED_MARK}

@@ -1,13 +1,16 @@
 """One test or more for each row of the recovery table; their names begin with its letter."""
 
+import weakref
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError
 from penstock.logd.format.frame import HEADER_SIZE, crc32c, encode_header
 from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.storage.checkpoint import FILE_NAME as MARK
+from penstock.logd.storage.disk import File, RealDisk
 from penstock.logd.storage.index import OFFSET_MAGIC
 from penstock.logd.storage.segment import segment_path
 from tests.support.frames import make_frame, make_frames
@@ -71,6 +74,67 @@ def test_b_sealed_segments_are_trusted_after_a_kill(tmp_path: Path) -> None:
     log = reopen(tmp_path)
     assert rows(log) == "E"
     assert log.recovery.bytes_scanned == (9 % PER_SEGMENT) * FRAME
+
+
+class CountingDisk(RealDisk):
+    """Counts the files that are opened, and the directories that are synced."""
+
+    def __init__(self) -> None:
+        self.files: list[weakref.ref[File]] = []
+        self.synced_directories = 0
+
+    @property
+    def open_files(self) -> int:
+        """Files that somebody still holds open."""
+        return sum(file() is not None for file in self.files)
+
+    @override
+    def open(self, path: Path) -> File:
+        file = super().open(path)
+        self.files.append(weakref.ref(file))
+        return file
+
+    @override
+    def sync_directory(self, path: Path) -> None:
+        self.synced_directories += 1
+        super().sync_directory(path)
+
+
+def test_s_a_log_that_was_closed_is_opened_without_a_sync_and_keeps_no_file_open(
+    tmp_path: Path,
+) -> None:
+    fill(tmp_path, 12, close=True)
+    disk, files = CountingDisk(), {path: path.stat() for path in tmp_path.iterdir()}
+    log = CommitLog.open(tmp_path, CONFIG, disk=disk)
+    assert (disk.open_files, disk.synced_directories) == (0, 0)
+    log.close()
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == {
+        path: facts.st_mtime_ns for path, facts in files.items()
+    }
+    log = CommitLog.open(tmp_path, CONFIG, disk=disk)
+    log.append(make_frames(12, [BODIES[12]]))
+    assert log.sync() == 13
+    assert bodies(log) == BODIES[:13]
+
+
+@pytest.mark.parametrize("harm", ["mark", "index", "longer", "shorter"])
+def test_s_what_does_not_agree_with_the_mark_is_synced(tmp_path: Path, harm: str) -> None:
+    fill(tmp_path, 9, close=True)
+    last = segment_path(tmp_path, 9 - 9 % PER_SEGMENT)
+    match harm:
+        case "mark":
+            flip(tmp_path / MARK, 10)
+        case "index":
+            last.with_suffix(".index").unlink()
+        case "longer":
+            with last.open("ab") as file:
+                file.write(bytes(FRAME))
+        case _:
+            with last.open("r+b") as file:
+                file.truncate(last.stat().st_size - FRAME)
+    disk = CountingDisk()
+    CommitLog.open(tmp_path, CONFIG, disk=disk)
+    assert disk.synced_directories > 0
 
 
 def test_c_temporary_files_are_removed(tmp_path: Path) -> None:
