@@ -5,7 +5,7 @@ It is to them what `test_router_sink_faults.py` is to those that send requests o
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,18 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
-CASES = {**server_cases.CASES, "jdbc": JdbcCase, "kafka": kafka_case}
+CASES: dict[str, Callable[[Path], ServerCase]] = {
+    **server_cases.CASES,
+    "jdbc": JdbcCase,
+    "kafka": kafka_case,
+}
 COUNT = 12
 EACH_ONCE = Counter(range(COUNT))
 SQL_STATES = ("40001", "53300", "57P01", "57014", "XX000", "42501")
 TROUBLES = [
     *(("kafka", name) for name in ("no answer", "no right", "few replicas", "unknown error")),
-    ("nats", "no stream"), ("nats", "stream is full"),
+    *(("nats", name) for name in ("no stream", "stream is full")),
+    *(("nats in tasks", name) for name in ("no stream", "stream is full")),
     *(("jdbc", code) for code in SQL_STATES), *(("postgres", code) for code in SQL_STATES),
 ]  # fmt: skip
 

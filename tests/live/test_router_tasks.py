@@ -17,6 +17,8 @@ from typing_extensions import override
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import RouterJob, log_line, publish
+from tests.support.server_cases import NatsCase
+from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
@@ -86,14 +88,14 @@ class Held(HttpDestination):
         return 503 if is_held and not self._takes_held else super().take(key, body)
 
 
-def worker_that_sends(job: RouterJob, destination: Held) -> psutil.Process | None:
+def worker_that_sends(job: RouterJob, address: str) -> psutil.Process | None:
     """A Python worker with a connection to the destination now."""
     for process in psutil.Process(job.daemon.pid).children(recursive=True):
         try:
             for connection in process.net_connections("tcp"):
                 if connection.status != psutil.CONN_ESTABLISHED:
                     continue
-                if f"{connection.raddr.ip}:{connection.raddr.port}" == destination.address:
+                if f"{connection.raddr.ip}:{connection.raddr.port}" == address:
                     return process
         except psutil.Error:  # it has just ended
             continue
@@ -128,7 +130,7 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
         )
         try:
             job.daemon.start(within_s=60)
-            sending = partial(worker_that_sends, job, destination)
+            sending = partial(worker_that_sends, job, destination.address)
             worker = wait_until(sending, within_s=120, what="a task that sends")
             journal = job.checkpoint_dir / "hook" / "batches.ndjson"
             assert f'"0": {RECORDS}' in journal.read_text(), "noted before anything is sent"
@@ -156,6 +158,39 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
             destination.close()
 
 
+@pytest.mark.parametrize(("master", "restarts"), [("local[2,4]", 0), ("local[2]", 1)])
+def test_a_worker_killed_while_it_publishes_leaves_each_message_once_and_in_order(
+    tmp_path: Path, nats_url: str, master: str, restarts: int
+) -> None:
+    case = NatsCase(tmp_path / "nats")
+    case.door.faults += [None, None, None, Break.HANG]
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            streams=["logs"],
+            spark={"master": master},
+            routes=[{"name": "all", "sinks": ["mirror"]}],
+            sinks={"mirror": {"type": "nats", "timeout_s": 60, **case.keys()}},
+        )
+        try:
+            job.daemon.start(within_s=60)
+            wait_until(lambda: not case.door.faults, within_s=120, what="a request that hangs")
+            before = case.numbers()
+            assert 0 < len(before) < RECORDS
+            worker = worker_that_sends(job, f"127.0.0.1:{case.door.port}")
+            assert worker is not None
+            worker.kill()
+            wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=180)
+            assert case.numbers() == [*range(RECORDS)]
+            assert job.daemon.status()["info"]["sinks"]["mirror"]["restarts"] == restarts
+            assert job.daemon.stop() == 0
+        finally:
+            job.daemon.close()
+            case.close()
+
+
 def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: str) -> None:
     """Else what they have sent would be sent again at the next start."""
     destination = Held(takes_held=True)
@@ -171,7 +206,7 @@ def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: st
         )
         try:
             job.daemon.start(within_s=60)
-            sending = partial(worker_that_sends, job, destination)
+            sending = partial(worker_that_sends, job, destination.address)
             wait_until(sending, within_s=120, what="a task that sends")
             os.kill(job.daemon.pid, signal.SIGTERM)
             wait_until(lambda: job.daemon.status()["health"] == "draining", within_s=30)

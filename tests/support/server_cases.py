@@ -20,10 +20,12 @@ from typing_extensions import override
 
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.http.request_sink import RequestSink
+from penstock.router.sinks.http.task_sink import CONNECTIONS, TaskRequestSink
 from penstock.router.sinks.registry import sink_kind
 from tests.support.nats_server import NatsServer
 from tests.support.postgres_server import SUPERUSER, postgres_port
 from tests.support.sink_batches import context, log_record
+from tests.support.task_batches import write_in_tasks
 from tests.support.tcp_door import TcpDoor
 
 FAST = {
@@ -47,6 +49,7 @@ class ServerCase(ABC):
         asks_again_itself: Whether the client makes up for a broken connection, unseen by the sink.
         door_port: Where the door has to be; 0 where it may be anywhere.
         takes_future: Whether a time two hours ahead is taken.
+        in_tasks: Whether what the sink's `write` gets is written as by a task of Spark's.
     """
 
     type: ClassVar[str]
@@ -55,6 +58,7 @@ class ServerCase(ABC):
     asks_again_itself: ClassVar[bool] = False
     door_port: int = 0
     takes_future: ClassVar[bool] = True
+    in_tasks: ClassVar[bool] = False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -94,6 +98,10 @@ class ServerCase(ABC):
         assert isinstance(sink, RequestSink)
         sink.open()
         self.closing.append(sink.close)
+        if self.in_tasks:
+            assert isinstance(sink, TaskRequestSink)
+            sink.write = partial(write_in_tasks, sink)  # type: ignore[method-assign]
+            self.closing.append(CONNECTIONS.close)
         return sink, made
 
     def secret(self, text: str) -> dict[str, str]:
@@ -219,7 +227,11 @@ class NatsCase(ServerCase):
 
     @override
     def stored(self) -> Counter[int]:
-        return asyncio.run(self._stored())
+        return Counter(self.numbers())
+
+    def numbers(self) -> list[int]:
+        """The records that are there, by their numbers and in the stream's order."""
+        return asyncio.run(self._numbers())
 
     @override
     def troubles(self) -> Mapping[str, Trouble]:
@@ -245,8 +257,8 @@ class NatsCase(ServerCase):
     def _make_stream(self, **options: Any) -> None:
         self._ask(lambda stream: stream.add_stream(self._config(**options)))
 
-    async def _stored(self) -> Counter[int]:
-        found: Counter[int] = Counter()
+    async def _numbers(self) -> list[int]:
+        found: list[int] = []
 
         async def read(stream: Any) -> None:
             last = (await stream.stream_info(self.run)).state.last_seq
@@ -255,7 +267,7 @@ class NatsCase(ServerCase):
                     message = await stream.get_msg(self.run, number)
                 except NotFoundError:
                     continue
-                found[int(json.loads(message.data)["body"].split()[1])] += 1
+                found.append(int(json.loads(message.data)["body"].split()[1]))
 
         await self._with_stream(read)
         return found
@@ -272,4 +284,14 @@ class NatsCase(ServerCase):
             await client.close()
 
 
-CASES = {case.type: case for case in (NatsCase, PostgresCase)}
+class NatsInTasksCase(NatsCase):
+    """The same, written to as by a task of Spark's."""
+
+    in_tasks = True
+
+
+CASES: dict[str, type[ServerCase]] = {
+    "nats": NatsCase,
+    "nats in tasks": NatsInTasksCase,
+    "postgres": PostgresCase,
+}

@@ -23,7 +23,7 @@ from typing_extensions import override
 from penstock.router.delivery.result import Retryable
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.http.request_sink import RequestSink
-from penstock.router.sinks.http.task_sink import CONNECTIONS, HttpTaskSink
+from penstock.router.sinks.http.task_sink import CONNECTIONS, TaskRequestSink
 from penstock.router.sinks.registry import sink_kind
 from tests.support.clickhouse_server import ClickHouseRun
 from tests.support.fake_datadog import API_KEY as DATADOG_KEY
@@ -115,7 +115,7 @@ class Case:
         sink.open()
         door.closing.append(sink.close)
         if self.in_tasks:
-            assert isinstance(sink, HttpTaskSink)
+            assert isinstance(sink, TaskRequestSink)
             sink.write = partial(write_in_tasks, sink)  # type: ignore[method-assign]
             door.closing.append(CONNECTIONS.close)
         if self.ready is not None:

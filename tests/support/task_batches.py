@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.router.sinks.http.task_sink import HttpTaskSink, WrittenRequests
+from penstock.router.sinks.http.task_sink import TaskRequestSink, WrittenRequests
 
 
-def written_by_task(sink: HttpTaskSink, rows: pa.Table) -> WrittenRequests:
+def written_by_task(sink: TaskRequestSink, rows: pa.Table) -> WrittenRequests:
     """What one task has sent and left; the sink's batch has begun."""
     copy = replace(pickle.loads(pickle.dumps(sink.writer())), clock=sink.context.clock)
     for part in rows.to_batches():
@@ -17,7 +17,7 @@ def written_by_task(sink: HttpTaskSink, rows: pa.Table) -> WrittenRequests:
     return result
 
 
-def write_in_tasks(sink: HttpTaskSink, *tasks: pa.Table) -> None:
+def write_in_tasks(sink: TaskRequestSink, *tasks: pa.Table) -> None:
     """Deliver a batch of which each task has some rows."""
     sink.begin()
     sink.commit([written_by_task(sink, rows) for rows in tasks])

@@ -63,6 +63,12 @@ class RequestSettings(SinkConfig):
     retry: RequestRetry = RequestRetry()
 
 
+class TaskRequestSettings(RequestSettings):
+    """Of a sink whose requests Spark's tasks send."""
+
+    max_in_flight: Annotated[int, Field(ge=1, le=64)] = 4
+
+
 class Tls(Settings):
     """Which authority to trust, and which certificate to show; PEM files."""
 
@@ -111,10 +117,8 @@ class HttpSettings(RequestSettings):
         return urlunsplit(parts._replace(netloc=host, query=hidden_query(parts.query)))
 
 
-class HttpTaskSettings(HttpSettings):
+class HttpTaskSettings(HttpSettings, TaskRequestSettings):
     """Of a sink that speaks HTTP in Spark's tasks."""
-
-    max_in_flight: Annotated[int, Field(ge=1, le=64)] = 4
 
 
 def hidden_query(query: str) -> str:

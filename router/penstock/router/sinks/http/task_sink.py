@@ -1,4 +1,4 @@
-"""Sinks that speak HTTP in Spark's tasks, which send while all goes well; the rest is the driver's.
+"""Sinks whose requests Spark's tasks send while all goes well; the rest is the driver's.
 
 A task encodes its rows and cuts them into requests, as the driver would, and sends each once, some
 at a time. What is taken needs nobody any more. What is not goes to the driver with the answer that
@@ -41,9 +41,10 @@ from penstock.router.sinks.http.request_sink import (
     Faulty,
     HttpRequestSink,
     Request,
+    RequestSink,
     in_log_order,
 )
-from penstock.router.sinks.http.settings import HttpTaskSettings
+from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
 from penstock.router.sinks.sink import BatchNames, SinkContext, TaskSink, WriteResult
 from penstock.router.telemetry import Meter
 
@@ -73,7 +74,7 @@ class WrittenRequests(WriteResult):
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-class HttpTaskSink(HttpRequestSink, TaskSink):
+class TaskRequestSink(RequestSink, TaskSink):
     """A sink whose requests Spark's tasks send; see the module's docstring.
 
     What a subclass's `encode` and `exchange` remember, a worker remembers for itself.
@@ -81,7 +82,7 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
 
     publishes_in_tasks: ClassVar[bool] = True
 
-    def __init__(self, config: HttpTaskSettings, context: SinkContext) -> None:
+    def __init__(self, config: TaskRequestSettings, context: SinkContext) -> None:
         super().__init__(config, context)
         self._task_settings = config
         self.keeps_order = config.max_in_flight == 1
@@ -154,6 +155,13 @@ class HttpTaskSink(HttpRequestSink, TaskSink):
         """All requests of a batch are known: these, and by name those that were taken in tasks."""
 
 
+class HttpTaskSink(TaskRequestSink, HttpRequestSink):
+    """One that speaks HTTP."""
+
+    def __init__(self, config: HttpTaskSettings, context: SinkContext) -> None:
+        super().__init__(config, context)
+
+
 def _told_once(requests: Sequence[Request]) -> list[Request]:
     """Requests of which one at most has the result that the destination takes none.
 
@@ -186,8 +194,8 @@ class RequestWriter:
         clock: Time.
     """
 
-    made_of: type[HttpTaskSink]
-    config: HttpTaskSettings
+    made_of: type[TaskRequestSink]
+    config: TaskRequestSettings
     job: str = field(kw_only=True)
     sink: str = field(kw_only=True)
     names: BatchNames = field(kw_only=True)
@@ -219,7 +227,7 @@ class RequestWriter:
 
 
 def _without_delivered(
-    sink: HttpTaskSink, made: WrittenRequests, requests: Sequence[Request]
+    sink: TaskRequestSink, made: WrittenRequests, requests: Sequence[Request]
 ) -> WrittenRequests:
     """What is left, and the rows of that alone."""
     taken = [it for it in requests if isinstance(it.result, Success)]
@@ -248,7 +256,7 @@ class Sending:
     """
 
     def __init__(
-        self, sinks: Sequence[HttpTaskSink], requests: Sequence[Request], clock: BlockingClock
+        self, sinks: Sequence[TaskRequestSink], requests: Sequence[Request], clock: BlockingClock
     ) -> None:
         self._sinks = sinks[: len(requests)]
         self._requests = list(requests)
@@ -269,7 +277,7 @@ class Sending:
                 pass
         return self._requests
 
-    def _send_by(self, sink: HttpTaskSink) -> None:
+    def _send_by(self, sink: TaskRequestSink) -> None:
         while (number := self._taken()) is not None:
             request = self._requests[number]
             result = sink.exchange(request, 1)
@@ -304,9 +312,9 @@ class Connections:
     """The sinks that a worker has open, from task to task."""
 
     def __init__(self) -> None:
-        self._open: dict[bytes, list[HttpTaskSink]] = {}
+        self._open: dict[bytes, list[TaskRequestSink]] = {}
 
-    def sinks(self, writer: RequestWriter) -> list[HttpTaskSink]:
+    def sinks(self, writer: RequestWriter) -> list[TaskRequestSink]:
         """Those of a writer, with the names of its batch; one for each request in flight.
 
         Raises:
@@ -348,7 +356,7 @@ def _replace(kept: dict[Any, Any], new: Mapping[Any, Any]) -> None:
     kept.update(new)
 
 
-def _close(sinks: Sequence[HttpTaskSink]) -> None:
+def _close(sinks: Sequence[TaskRequestSink]) -> None:
     for sink in sinks:
         sink.close()
 

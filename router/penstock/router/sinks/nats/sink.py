@@ -12,6 +12,10 @@ message that is too large for the stream goes to the dead letters; a stream that
 away (429, 503, no responders) gets its messages again later, and no others. What it refuses with
 400 for another reason is given up on evidence only: others must be stored meanwhile.
 
+Spark's tasks publish, one for each partition of the log in a batch, so that messages of a partition
+come in its order; with `max_in_flight` above 1 more tasks do, with so many connections each, in any
+order.
+
 With `acknowledge: false` only subscribers store messages: the server has them when the
 request ends, and that is all that is known.
 """
@@ -39,8 +43,9 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.job.config_errors import needed
 from penstock.router.sinks.http.encode import cached, event_id, record_of, section
-from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
-from penstock.router.sinks.http.settings import RequestSettings, Tls
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import TaskRequestSettings, Tls
+from penstock.router.sinks.http.task_sink import TaskRequestSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -61,7 +66,7 @@ _EXPECTATIONS: Final = (10060, 10070, 10071)
 """Of an expectation that is not met: the settings' fault, no record's."""
 
 
-class NatsSink(RequestSettings):
+class NatsSink(TaskRequestSettings):
     """Messages on a subject of NATS, acknowledged by the stream that stores them."""
 
     type: Literal["nats"]
@@ -74,6 +79,7 @@ class NatsSink(RequestSettings):
     token: Secret | None = None
     credentials_file: str | None = None
     tls: Tls = Tls()
+    max_in_flight: Annotated[int, Field(ge=1, le=64)] = 1
 
     @override
     def about(self) -> str:
@@ -106,7 +112,7 @@ class Outcome:
     duplicate: bool = False
 
 
-class NatsSubject(RequestSink):
+class NatsSubject(TaskRequestSink):
     """Publishes records; see the module's docstring."""
 
     config_class = NatsSink
