@@ -36,6 +36,7 @@ TROUBLES = [
     *(("nats", name) for name in ("no stream", "stream is full")),
     *(("nats in tasks", name) for name in ("no stream", "stream is full")),
     *(("jdbc", code) for code in SQL_STATES), *(("postgres", code) for code in SQL_STATES),
+    *(("postgres in tasks", code) for code in SQL_STATES),
 ]  # fmt: skip
 
 

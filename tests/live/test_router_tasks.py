@@ -17,7 +17,7 @@ from typing_extensions import override
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import RouterJob, log_line, publish
-from tests.support.server_cases import NatsCase
+from tests.support.server_cases import NatsCase, PostgresCase, ServerCase
 from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
 
@@ -158,33 +158,39 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
             destination.close()
 
 
-@pytest.mark.parametrize(("master", "restarts"), [("local[2,4]", 0), ("local[2]", 1)])
-def test_a_worker_killed_while_it_publishes_leaves_each_message_once_and_in_order(
-    tmp_path: Path, nats_url: str, master: str, restarts: int
+@pytest.mark.parametrize(
+    ("kind", "master", "restarts"),
+    [(NatsCase, "local[2,4]", 0), (NatsCase, "local[2]", 1), (PostgresCase, "local[2,4]", 0)],
+)
+def test_a_worker_killed_while_a_server_has_its_request_leaves_each_record_once(
+    tmp_path: Path, nats_url: str, kind: type[ServerCase], master: str, restarts: int
 ) -> None:
-    case = NatsCase(tmp_path / "nats")
+    """And in order, where the server keeps one."""
+    case = kind(tmp_path)
     case.door.faults += [None, None, None, Break.HANG]
     with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
         publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
+        sink = {"type": case.type, "timeout_s": 60, "batch": {"max_records": 500}, **case.keys()}
         job = RouterJob(
             tmp_path / "router",
             logd.fetch,
             streams=["logs"],
             spark={"master": master},
-            routes=[{"name": "all", "sinks": ["mirror"]}],
-            sinks={"mirror": {"type": "nats", "timeout_s": 60, **case.keys()}},
+            routes=[{"name": "all", "sinks": ["there"]}],
+            sinks={"there": sink},
         )
         try:
             job.daemon.start(within_s=60)
             wait_until(lambda: not case.door.faults, within_s=120, what="a request that hangs")
-            before = case.numbers()
-            assert 0 < len(before) < RECORDS
+            assert 0 < case.stored().total() < RECORDS
             worker = worker_that_sends(job, f"127.0.0.1:{case.door.port}")
             assert worker is not None
             worker.kill()
             wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=180)
-            assert case.numbers() == [*range(RECORDS)]
-            assert job.daemon.status()["info"]["sinks"]["mirror"]["restarts"] == restarts
+            assert case.stored() == Counter(range(RECORDS))
+            if isinstance(case, NatsCase):
+                assert case.numbers() == [*range(RECORDS)]
+            assert job.daemon.status()["info"]["sinks"]["there"]["restarts"] == restarts
             assert job.daemon.stop() == 0
         finally:
             job.daemon.close()

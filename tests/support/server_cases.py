@@ -284,6 +284,12 @@ class NatsCase(ServerCase):
             await client.close()
 
 
+class PostgresInTasksCase(PostgresCase):
+    """The same, written to as by a task of Spark's."""
+
+    in_tasks = True
+
+
 class NatsInTasksCase(NatsCase):
     """The same, written to as by a task of Spark's."""
 
@@ -294,4 +300,5 @@ CASES: dict[str, type[ServerCase]] = {
     "nats": NatsCase,
     "nats in tasks": NatsInTasksCase,
     "postgres": PostgresCase,
+    "postgres in tasks": PostgresInTasksCase,
 }

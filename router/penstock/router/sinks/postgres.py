@@ -7,9 +7,11 @@ A request is one transaction: COPY into a temporary table, then INSERT … ON CO
 primary key is the record's position in the log, so what comes again, in whatever pieces and however
 late, is not there twice; a connection that breaks during COMMIT is no question either.
 
-The table is made at the first connection unless `create: false`. One of yours needs these columns
-and that key, to which `time` may be added, as a table that is partitioned by time needs it. Further
-columns need defaults.
+Spark's tasks insert, each over `max_in_flight` connections at most, which its worker keeps.
+
+The driver makes the table at its first connection unless `create: false`. One of yours needs these
+columns and that key, to which `time` may be added, as a table that is partitioned by time needs it.
+Further columns need defaults.
 
 `record` is the record's JSON. A row that is none, or one that `jsonb` has no form for (a string
 with U+0000), is in `raw` as it came. Nothing outlives its transaction, so a pooler in transaction
@@ -40,8 +42,9 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
 from penstock.router.sinks.http.encode import ABOUT, KEY, Json, describe, position_of, record_of
-from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
-from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import RequestBatch, TaskRequestSettings
+from penstock.router.sinks.http.task_sink import TaskRequestSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -85,7 +88,7 @@ _PASSING: Final = (
 """Of the FATAL messages to who connects, those that are about the moment."""
 
 
-class PostgresSink(RequestSettings):
+class PostgresSink(TaskRequestSettings):
     """Rows in a table of PostgreSQL."""
 
     type: Literal["postgres"]
@@ -95,13 +98,14 @@ class PostgresSink(RequestSettings):
     )
     create: bool = True
     batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=16 * 1024 * 1024)
+    max_in_flight: Annotated[int, Field(ge=1, le=64)] = 2
 
     @override
     def about(self) -> str:
         return f"rows of {self.table} in PostgreSQL; each record exactly once"
 
 
-class Postgres(RequestSink):
+class Postgres(TaskRequestSink):
     """Inserts rows; see the module's docstring."""
 
     config_class = PostgresSink
@@ -157,6 +161,13 @@ class Postgres(RequestSink):
         described = describe(row, record or {}, stream_id)
         content = (*described, stored, value if stored is None else None)
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
+
+    @override
+    def is_ready(self) -> bool:
+        if self._refusal() is None:
+            return True
+        self.close()
+        return False
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
