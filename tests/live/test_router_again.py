@@ -277,7 +277,7 @@ def test_a_replay_makes_the_batches_that_the_sink_knows(
         backfill(run, "lake", {AT: 50}, {AT: 50}, said.append)
 
 
-def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_letter_anew(
+def test_letters_go_to_the_sink_and_what_is_refused_again_is_a_dead_letter_again(
     tmp_path: Path, logd: Logd, spark: Session, destination: HttpDestination
 ) -> None:
     routes = [{"name": "all", "transforms": [{"mask": {"fields": ["body"]}}], "sinks": ["hook"]}]

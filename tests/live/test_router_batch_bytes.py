@@ -47,7 +47,7 @@ def test_a_router_that_was_away_takes_large_records_in_batches_that_it_can_hold(
     assert len(sizes) > 4, sizes
 
 
-def test_a_batch_that_is_too_large_and_begun_is_planned_anew_by_hand(
+def test_a_batch_that_is_too_large_and_begun_is_planned_again_by_hand(
     tmp_path: Path, nats_url: str, logd: Logd
 ) -> None:
     """As docs/howto/size-it.md says, for a sink whose batches the driver writes."""

@@ -97,7 +97,7 @@ def test_records_of_16_and_30_mb_among_small_ones_arrive_once_in_each_of_three_s
     assert "batch_replanned" in job.daemon.log()
 
 
-def test_a_heap_that_is_too_small_is_told_of_once_and_with_more_of_it_the_job_goes_on(
+def test_a_heap_that_is_too_small_is_reported_once_and_with_more_of_it_the_job_goes_on(
     tmp_path: Path, nats_url: str, logd: Logd
 ) -> None:
     lines = [log_line(0), line(1, 31 * MB), log_line(2)]

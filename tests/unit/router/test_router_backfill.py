@@ -107,7 +107,7 @@ def test_a_replay_cuts_batches_where_their_tasks_did() -> None:
         ({ONE: 10}, {ONE: (5,)}),
         ({ONE: 4}, {}),  # the job began again
         ({ONE: 20}, {ONE: (8, 12)}),
-        ({ONE: 20}, {ONE: (9,)}),  # it came again, and was planned anew
+        ({ONE: 20}, {ONE: (9,)}),  # it came again, and was planned again
         ({ONE: 30}, {ONE: (25,)}),
     ]
     cuts = known_cuts(batches)

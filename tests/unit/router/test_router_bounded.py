@@ -233,7 +233,7 @@ def test_a_dead_letter_that_would_end_the_jvm_of_a_running_job_is_refused(tmp_pa
         run.dead_letter_rows([a_dead_letter(7, "x"), a_dead_letter(8, "y" * 1001)])
 
 
-def test_what_cannot_be_removed_is_told_of(tmp_path: Path) -> None:
+def test_what_cannot_be_removed_is_reported(tmp_path: Path) -> None:
     """And what is not there needs not be removed."""
     run, home = run_with(tmp_path, None), tmp_path / "locked"
     run.context("lake", home / "replay")

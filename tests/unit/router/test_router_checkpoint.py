@@ -44,7 +44,7 @@ def test_files_that_spark_had_not_finished_go_and_no_others(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "held", ["", "v1", "v1\n{}\n{bad", "v1\n{}\n[]", "v1\n{}\n" + "[" * 100_000]
 )
-def test_an_offset_log_that_is_damaged_is_told_of(tmp_path: Path, held: str) -> None:
+def test_an_offset_log_that_is_damaged_is_reported(tmp_path: Path, held: str) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text(held)
     (tmp_path / "commits").mkdir()
@@ -96,7 +96,7 @@ def test_an_offset_log_of_another_version_is_not_read_as_one_of_ours(tmp_path: P
 
 
 @pytest.mark.parametrize("held", [b"", b"{bad", b"[]", b"\xff", b'{"logs": {"x": 1}}'])
-def test_starting_offsets_that_are_damaged_are_told_of(tmp_path: Path, held: bytes) -> None:
+def test_starting_offsets_that_are_damaged_are_reported(tmp_path: Path, held: bytes) -> None:
     (tmp_path / "starting_offsets.json").write_bytes(held)
     with pytest.raises(CheckpointDamagedError, match=r"starting_offsets.json cannot be read"):
         StartingOffsets(tmp_path).load()

@@ -61,7 +61,7 @@ def test_a_replay_from_the_middle_leaves_out_the_same(tmp_path: Path, must_be_no
     assert offsets(chain(tmp_path, again), second) == [4, 6, 7]
 
 
-def test_what_is_not_noted_is_judged_anew_or_refused(tmp_path: Path) -> None:
+def test_what_is_not_noted_is_judged_again_or_refused(tmp_path: Path) -> None:
     offsets(chain(tmp_path), rows_of(5, "a", "a"))
     known = Again(tmp_path, must_be_noted=False)
     assert offsets(chain(tmp_path, known), rows_of(3, "x", "x", "a", "b", "c")) == [3, 5, 7]

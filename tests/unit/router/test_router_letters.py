@@ -228,7 +228,7 @@ def lake_offsets(directory: Path) -> list[int]:
     return sorted(found["offset"].to_pylist())
 
 
-def test_small_files_are_delivered_together_and_told_of_in_one_line(tmp_path: Path) -> None:
+def test_small_files_are_delivered_together_and_reported_in_one_line(tmp_path: Path) -> None:
     for offset in (7, 9, 3):
         refuse(tmp_path, offset, value=RECORD)
     said: list[str] = []
@@ -285,7 +285,7 @@ def test_files_of_a_delivered_batch_are_marked_as_done_and_not_delivered_again(
     assert lake_offsets(tmp_path) == [3, 7]
 
 
-def test_a_letter_is_a_row_again_typed_anew(tmp_path: Path) -> None:
+def test_a_letter_is_a_row_again_typed_again(tmp_path: Path) -> None:
     refuse(tmp_path, 7, value=b'\xff{"kind":"log"}')
     (file,) = find_dead_letters(tmp_path / "dead")
     (dead_letter,) = file.dead_letters()
@@ -379,7 +379,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, line: str, why: str
 
 
 @pytest.mark.parametrize("held", ["", "[]", '{"to": "lake"}', '{"to": "lake", "bytes": null}'])
-def test_a_damaged_position_is_told_of(tmp_path: Path, held: str) -> None:
+def test_a_damaged_position_is_reported(tmp_path: Path, held: str) -> None:
     begun = big(tmp_path, 2).begin()
     position_of(begun).write_text(held)
     with pytest.raises(ConfigError, match=r"big\.position cannot be read") as told:

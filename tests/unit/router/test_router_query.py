@@ -169,7 +169,7 @@ def test_where_the_first_batch_began_is_taken_down_and_what_brought_nothing_is_n
     ]
 
 
-def test_what_is_lost_of_a_batch_is_not_told_of_as_left_out_by_routes(tmp_path: Path) -> None:
+def test_what_is_lost_of_a_batch_is_not_counted_as_left_out_by_routes(tmp_path: Path) -> None:
     within, stream_id = context(tmp_path), {"logs": "5f2c"}
     its = made(tmp_path, within=within, starting=Offsets({PLACE: 40}, stream_id))
     its.poll()
@@ -179,7 +179,7 @@ def test_what_is_lost_of_a_batch_is_not_told_of_as_left_out_by_routes(tmp_path: 
     assert detail == {"left_out_lost": 25, "left_out_routing": 75}
 
 
-def test_a_batch_that_is_too_large_is_told_of_by_what_can_be_done() -> None:
+def test_a_batch_that_is_too_large_is_reported_with_what_can_be_done() -> None:
     said = first_lines(
         "py4j.protocol.Py4JJavaError: An error occurred while calling o1.getResult.\n"
         ": org.apache.spark.SparkException: Job aborted due to stage failure: Total size of"
@@ -254,7 +254,7 @@ def test_a_query_that_spark_refuses_to_start_fails_with_the_root_cause_and_start
 
 
 @pytest.mark.parametrize(("said", "reason"), [(JAVA, NO_SPACE), (WORKER, LOST)])
-def test_a_query_that_failed_is_told_of_with_the_root_cause(
+def test_a_query_that_failed_is_reported_with_the_root_cause(
     tmp_path: Path, said: str, reason: str
 ) -> None:
     """Be it planning, a task, collecting or a sink that failed: Spark's text has them all."""
@@ -284,7 +284,7 @@ def begun(directory: Path) -> tuple[Made, Path]:
     return its, within.state_dir / "spark" / "offsets" / "0"
 
 
-def test_a_batch_that_turns_out_larger_is_planned_anew_with_every_frame_measured(
+def test_a_batch_that_turns_out_larger_is_planned_again_with_every_frame_measured(
     tmp_path: Path,
 ) -> None:
     its, offsets = begun(tmp_path)
@@ -318,7 +318,7 @@ def test_a_batch_that_a_sink_may_have_in_part_stays_as_it_was_planned(tmp_path: 
         its.spark_query.deliver(NoRows(), 0)
 
 
-def test_a_record_that_is_too_large_is_told_of_once_and_looked_at_again(tmp_path: Path) -> None:
+def test_a_record_that_is_too_large_is_reported_once_and_looked_at_again(tmp_path: Path) -> None:
     its, offsets = begun(tmp_path)
     with capture_logs() as logs:
         for _ in range(3):

@@ -133,7 +133,7 @@ def known_cuts(batches: Iterable[tuple[Position, Cuts]]) -> dict[StreamPartition
     for end, cuts in batches:
         if found and any(end.get(at, offset) < offset for at, offset in found[-1][0].items()):
             found = []
-        if found and found[-1][0] == end:  # it came again, and was planned anew
+        if found and found[-1][0] == end:  # it came again, and was planned again
             found.pop()
         found.append((end, cuts))
     known: dict[StreamPartition, list[int]] = {}

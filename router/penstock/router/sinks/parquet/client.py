@@ -80,7 +80,7 @@ class FileTree(Protocol):
 
     @property
     def staging(self) -> Staging:
-        """The same, for whoever writes them."""
+        """What a task writes files aside with; it can be pickled."""
         ...
 
     def open(self) -> list[str]:
