@@ -44,7 +44,7 @@ from penstock.router.sinks.http.request_sink import (
     RequestSink,
     in_log_order,
 )
-from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
+from penstock.router.sinks.http.settings import TaskRequestSettings
 from penstock.router.sinks.sink import BatchNames, SinkContext, TaskSink, WriteResult
 from penstock.router.telemetry import Meter
 
@@ -156,10 +156,7 @@ class TaskRequestSink(RequestSink, TaskSink):
 
 
 class HttpTaskSink(TaskRequestSink, HttpRequestSink):
-    """One that speaks HTTP."""
-
-    def __init__(self, config: HttpTaskSettings, context: SinkContext) -> None:
-        super().__init__(config, context)
+    """One that speaks HTTP; its settings are `HttpTaskSettings`."""
 
 
 def _told_once(requests: Sequence[Request]) -> list[Request]:
