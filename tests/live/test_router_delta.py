@@ -148,3 +148,28 @@ def test_a_table_that_has_forgotten_how_far_it_is_has_each_record_once(
     again.write(batch([log_record(it) for it in range(8)]))
     assert offsets(tmp_path) == list(range(8))
     assert context.meter.stage("x", received=8, lag=0).detail["already_there"] == 4 + 6
+
+
+def test_a_table_is_kept_tidy_and_a_replay_finds_its_rows(tmp_path: Path) -> None:
+    sink, its = local(tmp_path, maintenance={"keep_hours": 0})
+    for first in range(0, 50, 10):
+        sink.write(batch([log_record(it) for it in range(first, first + 10)], first=first))
+    assert len(DeltaTable(tmp_path / "lake").file_uris()) == 5
+    maintenance = sink.maintenance()
+    assert maintenance is not None
+    maintenance.run(lambda: False)
+    assert len(DeltaTable(tmp_path / "lake").file_uris()) == 1
+    assert len([*(tmp_path / "lake").rglob("date=*/*.parquet")]) == 1, "old files are gone"
+    again, _ = local(tmp_path)
+    for first in range(0, 60, 10):
+        again.write(batch([log_record(it) for it in range(first, first + 10)], first=first))
+    assert offsets(tmp_path) == [*range(60)]
+    detail = its.meter.stage("x", received=0, lag=0).detail
+    assert (detail["compaction_merged_files"], detail["compaction_removed_files"]) == (5, 5)
+
+
+def test_maintenance_waits_for_a_table_and_is_off_unless_asked_for(tmp_path: Path) -> None:
+    sink, _ = local(tmp_path, maintenance={})
+    sink.maintenance().run(lambda: False)
+    assert not DeltaTable.is_deltatable(str(tmp_path / "lake"))
+    assert local(tmp_path)[0].maintenance() is None

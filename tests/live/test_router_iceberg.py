@@ -247,3 +247,18 @@ def test_a_setting_that_makes_no_sense_pauses_the_sink_and_lays_nothing_aside(
     assert "paused until that is corrected" in problem
     assert "hush" not in problem.replace("hushed", "")
     assert dead_letters(context) == []
+
+
+def test_old_snapshots_expire_and_a_replay_finds_its_rows(tmp_path: Path) -> None:
+    sink, its = local(tmp_path, maintenance={"keep_hours": 0})
+    sink.maintenance().run(lambda: False)  # there is no table yet
+    for first in range(0, 30, 10):
+        sink.write(batch([log_record(it) for it in range(first, first + 10)], first=first))
+    assert len(table_of(tmp_path).snapshots()) == 3
+    sink.maintenance().run(lambda: False)
+    assert len(table_of(tmp_path).snapshots()) == 1
+    assert its.meter.stage("x", received=0, lag=0).detail["snapshots_expired"] == 2
+    for first in range(0, 40, 10):
+        sink.write(batch([log_record(it) for it in range(first, first + 10)], first=first))
+    sink.close()
+    assert offsets(tmp_path) == [*range(40)]

@@ -29,6 +29,7 @@ from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
 from penstock.router.errors import LogUnavailableError
 from penstock.router.job.config import JobConfig
+from penstock.router.job.maintenance import MaintenanceThreads
 from penstock.router.job.permissions import require_room_for_dead_letters
 from penstock.router.job.query import SinkQuery
 from penstock.router.job.routes import check_routes
@@ -182,6 +183,7 @@ class Job:
         )
         self._session: Session | None = None
         self._queries: list[SinkQuery] = []
+        self._maintenance: MaintenanceThreads | None = None
         self._meters: dict[str, Meter] = {}
         self._ends: Mapping[StreamPartition, Readable] = {}
         self._goal = Goal({}, {}, {})
@@ -266,6 +268,7 @@ class Job:
             )
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
             self._queries.append(SinkQuery(config, sink, context, starting, shared, self._budget))
+        self._maintenance = MaintenanceThreads(dict(zip(self._contexts, sinks, strict=True)))
         self._write_endpoints()
         self._home.persist_between_batches(self._persist_idle_queries)
         if not is_stopping():
@@ -353,6 +356,8 @@ class Job:
         self._health = Health.DRAINING
         self._status = self._describe()
         self._stop.set()
+        if self._maintenance is not None:
+            self._maintenance.stop()
         self._budget.forget()
         self._replays.end()
         deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
@@ -383,6 +388,8 @@ class Job:
     def close(self) -> None:
         """Free everything; the job has been drained or failed."""
         self._stop.set()
+        if self._maintenance is not None:
+            self._maintenance.close()
         self._replays.end()
         if self._session is not None:
             self._session.close()
@@ -459,6 +466,7 @@ class Job:
 
     def _other_problems(self) -> Iterator[str | None]:
         yield self._replays.problem
+        yield None if self._maintenance is None else self._maintenance.problem
         yield self._log_problem
         yield self._cluster_problem
         yield self._home.problem

@@ -37,7 +37,13 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
-from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, SinkPartition
+from penstock.router.sinks.lake import (
+    LakeSettings,
+    LakeSink,
+    LakeTable,
+    SinkPartition,
+    TableMaintenance,
+)
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -152,6 +158,23 @@ class Delta(LakeSink):
         if self._config.uri.startswith(("s3://", "s3a://")):
             own["aws_conditional_put"] = "etag"
         return own | {name: it.read() for name, it in self._config.storage.items()}
+
+    @override
+    def tidy(self, settings: TableMaintenance) -> None:
+        try:
+            table = self._library.DeltaTable(self._config.uri, storage_options=self._storage())
+        except self._exceptions.TableNotFoundError:  # no batch came yet
+            return
+        done = table.optimize.compact(target_size=settings.target_bytes, max_concurrent_tasks=1)
+        removed = table.vacuum(
+            round(settings.keep_hours), dry_run=False, enforce_retention_duration=False
+        )
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        meter = self.context.meter
+        meter.count("compaction_merged_files", done["numFilesRemoved"])
+        meter.count("compaction_merged_into", done["numFilesAdded"])
+        meter.count("compaction_removed_files", len(removed))
 
     @override
     def classify_error(self, error: Exception) -> DeliveryResult:

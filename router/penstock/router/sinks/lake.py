@@ -27,16 +27,30 @@ from typing_extensions import override
 
 from penstock.router.columns.run_length import runs
 from penstock.router.delivery.result import DeliveryResult, Success
-from penstock.router.job.settings import Seconds
+from penstock.router.job.settings import Seconds, Settings
 from penstock.router.sinks.http.request_sink import Faulty, Item, Request, RequestSink, cut
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
-from penstock.router.sinks.sink import Preview, SinkContext, as_json_lines
+from penstock.router.sinks.sink import Maintenance, Preview, SinkContext, as_json_lines
 
 POSITION_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
 """They come first in a new table: formats keep statistics of the first columns only."""
 
 _SPAN_MAX: Final = 1_000_000
 """Offsets that are looked up at once: dead letters may lie far from each other."""
+
+
+class TableMaintenance(Settings):
+    """How the format's own library keeps a table tidy.
+
+    Attributes:
+        interval_s: Between two times.
+        keep_hours: Older snapshots, and files that only they have, are removed.
+        target_bytes: Smaller files are merged, where the library can.
+    """
+
+    interval_s: Seconds = 3600.0
+    keep_hours: Annotated[float, Field(ge=0, le=876_000, allow_inf_nan=False)] = 168.0
+    target_bytes: Annotated[int, Field(ge=1024 * 1024, le=2**31)] = 128 * 1024 * 1024
 
 
 class LakeSettings(RequestSettings):
@@ -48,6 +62,7 @@ class LakeSettings(RequestSettings):
     ] = ("date",)
     new_columns: Literal["add", "leave_out"] = "add"
     timeout_s: Seconds = 60.0
+    maintenance: TableMaintenance | None = None
     batch: RequestBatch = RequestBatch(max_records=100_000, max_bytes=64 * 1024 * 1024)
 
 
@@ -92,6 +107,7 @@ class LakeSink(RequestSink):
     def __init__(self, config: LakeSettings, context: SinkContext) -> None:
         super().__init__(config, context)
         self._limits = config.batch
+        self._maintenance = config.maintenance
         self._rows = pa.table({})
 
     # What a sink of this kind says.
@@ -104,7 +120,22 @@ class LakeSink(RequestSink):
         """What one of `failures` means for a request, of which nothing is known to be there."""
         raise NotImplementedError
 
+    def tidy(self, settings: TableMaintenance) -> None:
+        """Merge small files and expire snapshots, beside `write`, with a connection of its own.
+
+        Raises:
+            Exception: One of `failures`; it is tried again the next time.
+        """
+        raise NotImplementedError
+
     # What is the same for all.
+
+    @override
+    def maintenance(self) -> Maintenance | None:
+        settings = self._maintenance
+        if settings is None:
+            return None
+        return Maintenance(settings.interval_s, lambda _: self.tidy(settings))
 
     @override
     def write(self, rows: pa.Table) -> None:

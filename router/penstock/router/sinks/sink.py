@@ -253,6 +253,20 @@ class Preview:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What a sink's destination wants done now and then, beside the batches.
+
+    Attributes:
+        interval_s: Between two times.
+        run: Does it; gets a function that says whether the job ends. What it raises is the sink's
+            problem until the next time.
+    """
+
+    interval_s: float
+    run: Callable[[Callable[[], bool]], None]
+
+
 class Sink(Protocol):
     """One destination. A subclass is registered under its `type` (see `sinks.table`).
 
@@ -324,6 +338,10 @@ class Sink(Protocol):
         Unless a sink knows better, that is the rows it would get, as JSON lines.
         """
         return [Preview("the rows that the sink would get", rows.num_rows, as_json_lines(rows))]
+
+    def maintenance(self) -> Maintenance | None:
+        """What the job is to have done in a thread of its own; None: nothing."""
+        return None
 
     def close(self) -> None:
         """Give connections back; no batch is in work and none comes any more."""

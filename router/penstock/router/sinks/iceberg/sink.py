@@ -19,6 +19,7 @@ no record's fault. A catalog that falls silent is given up after `timeout_s`, or
 
 import json
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 import pyarrow as pa
@@ -36,7 +37,13 @@ from penstock.router.sinks.iceberg.client import (
     client_errors,
     connected,
 )
-from penstock.router.sinks.lake import LakeSettings, LakeSink, LakeTable, SinkPartition
+from penstock.router.sinks.lake import (
+    LakeSettings,
+    LakeSink,
+    LakeTable,
+    SinkPartition,
+    TableMaintenance,
+)
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -130,6 +137,23 @@ class Iceberg(LakeSink):
             for name in config.partition_by:
                 spec.add_identity(name)
         return catalog.load_table(config.table)
+
+    @override
+    def tidy(self, settings: TableMaintenance) -> None:
+        config, properties = self._config, self._store()
+        with blaming_settings(properties):
+            catalog = connected(config.catalog_name, properties, config.timeout_s)
+        try:
+            table = catalog.load_table(config.table)
+            now = datetime.fromtimestamp(self.context.clock.unix_ns() / 1e9, UTC)
+            before = len(table.snapshots())
+            oldest = now - timedelta(hours=settings.keep_hours)
+            table.maintenance.expire_snapshots().older_than(oldest).commit()
+            self.context.meter.count("snapshots_expired", before - len(table.refresh().snapshots()))
+        except self._missing_table:  # no batch came yet
+            return
+        finally:
+            catalog.close()
 
     def _store(self) -> dict[str, str]:
         """The catalog's properties; the secrets among them as they are now."""
