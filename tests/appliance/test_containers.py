@@ -20,11 +20,12 @@ NODES = ("logd-1", "logd-2", "logd-3")
 SERVICES = ("nats", *NODES, "collector", "router", "console")
 HEALTHY_S = 120
 IMAGE_MB_MAX = {"collector": 500, "logd": 480, "router": 900}
-LAKE = "/var/lib/penstock/lake/kind=log/service=appliance"
+LAKE = "/var/lib/penstock/lake/kind=log"
 READ_LAKE = f"""
 import json, pathlib, pyarrow.dataset as d
 if pathlib.Path("{LAKE}").is_dir():
-    rows = d.dataset("{LAKE}", format="parquet").to_table(columns=["body"])
+    rows = d.dataset("{LAKE}", format="parquet").to_table(
+        columns=["body"], filter=d.field("service") == "appliance")
     print(json.dumps(rows.column("body").to_pylist()))
 """
 

@@ -12,6 +12,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.errors import UnavailableError
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks.http.task_sink import CONNECTIONS, WrittenRequests
 from tests.support.fault_door import Answered, FaultDoor
@@ -45,7 +46,7 @@ def backend(door: FaultDoor) -> MotoRun:
 def test_a_key_says_what_it_holds_and_any_reader_of_hive_partitions_reads_it(
     door: FaultDoor, tmp_path: Path
 ) -> None:
-    sink, _ = CASE.sink(door, tmp_path)
+    sink, _ = CASE.sink(door, tmp_path, partition_by=FORMER_PARTITIONED_BY)
     rows = batch([log_record(0), span_record(1), log_record(2)], first=5)
     places = ["checkout", "a/b=c %", None]
     rows = rows.set_column(rows.column_names.index("service"), "service", [places])

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.router.hdfs import Hdfs
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from tests.support.sink_batches import batch, context, log_record
@@ -32,7 +33,9 @@ def opened(
 ) -> ParquetLake:
     """The sink, as a job of this directory opens it."""
     directory.mkdir(exist_ok=True)
-    config = ParquetSink(type="parquet", path=url, **keys)
+    config = ParquetSink.model_validate(
+        {"type": "parquet", "path": url, "partition_by": FORMER_PARTITIONED_BY, **keys}
+    )
     lake = ParquetLake(config, within or context(directory))
     lake.open()
     return lake

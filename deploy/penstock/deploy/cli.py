@@ -20,6 +20,15 @@ PARTS: Mapping[str, str] = {
     "logd": "The log: streams, tail, fetch; run the daemon.",
     "router": "Router jobs: run one, check it, show its progress.",
 }
+TOOLS: Mapping[str, str] = {
+    "lake": "Lakes of Parquet files: count and verify rows, merge small files.",
+}
+
+_MODULES: Mapping[str, str] = {"lake": "penstock.router.cli.lake"}
+"""Where a group's commands are, unless in `penstock.PART.cli`."""
+
+_EXTRAS: Mapping[str, str] = {"specs": "service", "lake": "router"}
+"""Whose libraries they need, unless their own."""
 
 
 class PartsGroup(PenstockGroup):
@@ -27,11 +36,11 @@ class PartsGroup(PenstockGroup):
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *PARTS]
+        return [*self.commands, *PARTS, *TOOLS]
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in PARTS:
+        if cmd_name in PARTS or cmd_name in TOOLS:
             return _load(cmd_name)
         return super().get_command(ctx, cmd_name)
 
@@ -42,6 +51,8 @@ class PartsGroup(PenstockGroup):
             formatter.write_dl(own)
         with formatter.section("The parts"):
             formatter.write_dl(list(PARTS.items()))
+        with formatter.section("Look at data"):
+            formatter.write_dl(list(TOOLS.items()))
 
     @override
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -70,11 +81,11 @@ def _load(name: str) -> click.Command:
         UnavailableError: A library of the part's extra is not installed.
     """
     try:
-        module = importlib.import_module(f"penstock.{name}.cli")
+        module = importlib.import_module(_MODULES.get(name, f"penstock.{name}.cli"))
     except (ModuleNotFoundError, MissingExtraError) as error:
         if (error.name or "").startswith("penstock"):
             raise
-        extra = extra_of(str(error.name), part="service" if name == "specs" else name)
+        extra = extra_of(str(error.name), part=_EXTRAS.get(name, name))
         raise UnavailableError(
             f"penstock {name} needs {error.name}, which is not installed",
             fix=install_command(extra),

@@ -356,6 +356,18 @@ class Hdfs:
         except FileNotFoundError:
             self._must_be_done(aside, path, data)
 
+    def replace_with(self, path: str, write: Callable[[HdfsWriter], Any]) -> None:
+        """Have a file written, whole and durable, in the place of one that may be there.
+
+        Raises:
+            UnavailableError: It was written, and is gone.
+        """
+        aside = f"{path}.{uuid.uuid4().hex}.unfinished"
+        with self.writer(aside) as file:
+            write(file)
+            file.sync()
+        self.rename(aside, path)
+
     def read(self, path: str) -> bytes | None:
         """A file's content; None: there is no such file."""
         try:
@@ -380,6 +392,18 @@ class Hdfs:
         """
         found = self._listed(directory, recursive=recursive)
         return [it for it, status in found if not status.isdir and not _is_hidden(it)]
+
+    def sizes(self, directory: str = "") -> list[tuple[str, int, int]]:
+        """The files below a directory: relative to it, bytes, milliseconds of Unix time.
+
+        Without those that have a dot-name in their path.
+        """
+        found = self._listed(directory, recursive=True)
+        return [
+            (it, status.length, status.modification_time)
+            for it, status in found
+            if not status.isdir and not _is_hidden(it)
+        ]
 
     def directories(self, directory: str = "") -> list[str]:
         """The names of the directories in a directory, sorted."""

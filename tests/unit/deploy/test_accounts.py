@@ -65,12 +65,14 @@ def test_the_apps_last_line_is_its_report(tmp_path: Path) -> None:
     assert app_report(layout) == AppReport("b", 5)
 
 
-def _write(path: Path, offsets: list[int]) -> None:
+def _write(path: Path, offsets: list[int], *, service: str | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     count = len(offsets)
+    own = {} if service is None else {"service": [service] * count}
     pq.write_table(
         pa.table(
-            {
+            own
+            | {
                 "stream": ["logs"] * count,
                 "offset": pa.array(offsets, pa.int64()),
                 "severity_text": ["INFO"] * (count - 1) + [None],
@@ -82,7 +84,8 @@ def _write(path: Path, offsets: list[int]) -> None:
 
 
 def test_the_lake_is_read_from_its_files(tmp_path: Path) -> None:
-    _write(tmp_path / "kind=log/service=shop/date=2026-01-01/a.parquet", [0, 1, 2])
+    """In each row is its service, or in the path where the lake is parted by it."""
+    _write(tmp_path / "kind=log/date=2026-01-01/hour=08/a.parquet", [0, 1, 2], service="shop")
     _write(tmp_path / "kind=log/service=shop/date=2026-01-02/b.parquet", [2, 3])
     _write(tmp_path / "kind=log/service=__HIVE_DEFAULT_PARTITION__/date=2026-01-02/c.parquet", [9])
     _write(tmp_path / "_writing/lake/000.parquet", [4])
@@ -90,10 +93,7 @@ def test_the_lake_is_read_from_its_files(tmp_path: Path) -> None:
     assert landed_offsets(files) == {"logs": Landed(rows=6, offsets=5, first=0, last=9)}
     assert rows_of_instance(files, "me") == 3
     assert severities(files) == {"shop": {"info": 3, "unset": 2}, "(unknown)": {"unset": 1}}
-    assert [(t.kind, t.service, t.rows, t.files) for t in totals(files)] == [
-        ("log", "(unknown)", 1, 1),
-        ("log", "shop", 5, 2),
-    ]
+    assert [(t.kind, t.rows, t.files) for t in totals(files)] == [("log", 6, 3)]
     assert all(isinstance(total, KindTotal) for total in totals(files))
 
 

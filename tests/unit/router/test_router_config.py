@@ -316,7 +316,13 @@ def test_there_is_an_example_of_each_lake_bus_and_vendor() -> None:
 @pytest.mark.parametrize(
     ("sink", "known"),
     [
-        ({"type": "parquet", "path": "/x", "zip": 1}, "compression, hdfs, path, rate_limit, type"),
+        (
+            {"type": "parquet", "path": "/x", "zip": 1},
+            (
+                "compaction, compression, hdfs, partition_by, partition_time, path, rate_limit,"
+                " retention, type"
+            ),
+        ),
         ({"type": "splunk_hec", "url": "http://x", "token": {"fil": "/x"}}, "env, file, value"),
     ],
 )

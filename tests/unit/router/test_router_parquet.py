@@ -9,14 +9,17 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import MORNING, context, row, table
 
+BY_SERVICE = FORMER_PARTITIONED_BY
+
 
 def open_lake(directory: Path, within: SinkContext | None = None) -> ParquetLake:
-    config = ParquetSink(type="parquet", path=directory / "lake")
+    config = ParquetSink(type="parquet", path=directory / "lake", partition_by=BY_SERVICE)
     lake = ParquetLake(config, within or context(directory))
     lake.open()
     return lake

@@ -12,10 +12,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.sinks.parquet import writer
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from tests.unit.router.sink_rows import context, row, table
 
+SETTINGS = ParquetSink(type="parquet", path="/", partition_by=FORMER_PARTITIONED_BY)
 EARLIER = [row(number, service=f"s{number % 3}") for number in range(6)]
 ROWS = [row(number, service=f"s{number % 3}") for number in range(6, 36)]
 
@@ -115,6 +117,8 @@ def fails_and_comes_again(directory: Path, code: int, point: int, *, reopened: b
 
 
 def opened(directory: Path) -> ParquetLake:
-    lake = ParquetLake(ParquetSink(type="parquet", path=directory / "lake"), context(directory))
+    lake = ParquetLake(
+        SETTINGS.model_copy(update={"path": str(directory / "lake")}), context(directory)
+    )
     lake.open()
     return lake

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.router.columns.run_length import runs
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY, Partitioning
 from penstock.router.sinks.lake import rows_by_partition
 from penstock.router.sinks.parquet.writer import split_by_partition
 from tests.support.sink_batches import batch, context, log_record
@@ -44,7 +45,8 @@ def rows_of_many_places() -> pa.Table:
 
 def test_each_row_is_in_the_directory_of_its_service() -> None:
     seen = []
-    for directory, part in split_by_partition(rows_of_many_places()):
+    by_service = Partitioning(FORMER_PARTITIONED_BY)
+    for directory, part in split_by_partition(rows_of_many_places(), by_service):
         ((stream,), (partition,)) = (
             {*part.column(name).to_pylist()} for name in ("stream", "partition")
         )

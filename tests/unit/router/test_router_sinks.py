@@ -120,9 +120,20 @@ def test_the_routers_own_names_cannot_be_taken_over(plugins: Plugins, tmp_path: 
 def test_the_effective_configuration_shows_every_key_of_a_sink(tmp_path: Path) -> None:
     shown = load(tmp_path).model_dump(mode="json")["sinks"]["lake"]
     limit = {"records_per_s": None, "bytes_per_s": None}
+    compaction = {
+        "enabled": None,
+        "interval_s": 600.0,
+        "after_s": 900.0,
+        "target_bytes": 128 * 1024 * 1024,
+        "keep_s": 900.0,
+    }
     assert shown == JOB["sinks"]["lake"] | {
+        "compaction": compaction,
         "compression": "zstd",
         "hdfs": None,
+        "partition_by": None,
+        "partition_time": "event",
+        "retention": None,
         "rate_limit": limit,
     }
 

@@ -101,12 +101,12 @@ def test_nothing_is_seen_of_a_batch_before_all_of_its_tasks_are_committed(tmp_pa
     task = batch.begin(20)
     results = [batch.run(task, [rows_of(0, 6), rows_of(6, 10)]), batch.run(task, [rows_of(10, 20)])]
     assert batch.visible() == []
-    assert len(batch.unfinished()) == 6
+    assert len(batch.unfinished()) == 2
     batch.writer.commit(results)
     assert batch.visible() == [*range(20)]
     assert batch.unfinished() == []
     stage = batch.context.meter.stage("lake", received=20, lag=0)
-    assert (stage.sent, stage.detail["files"]) == (20, 6)
+    assert (stage.sent, stage.detail["files"]) == (20, 2)
 
 
 def test_of_a_task_that_ran_twice_or_failed_one_run_counts_and_nothing_is_left(

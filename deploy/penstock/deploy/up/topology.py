@@ -53,6 +53,9 @@ PORT_OFFSETS: Mapping[str, int] = {
 """Above the first port of `--ports-from`. What is given out stays: users write ports down."""
 LOGD_PORT_OFFSETS: Mapping[str, int] = {"fetch": 10, "admin": 11, "peer": 12}
 """The ports of the first logd; each further logd adds `LOGD_PORTS_STEP`."""
+LAKE_DAYS = 30
+"""How old partitions of the lake become; a key of the site's `mine.yaml` sets another age."""
+
 PORTS_RESERVED = 100
 """Ports from that of `--ports-from` on that belong to one appliance."""
 
@@ -466,7 +469,9 @@ def router_document(topology: Topology) -> dict[str, Any]:
     """The default job; in the demo, with a second sink, whose records the report compares."""
     layout = topology.layout
     routes: list[dict[str, Any]] = [{"name": "everything", "sinks": ["lake"]}]
-    sinks: dict[str, Any] = {"lake": {"type": "parquet", "path": str(layout.lake)}}
+    retention = {"max_age_days": LAKE_DAYS}
+    lake = {"type": "parquet", "path": str(layout.lake), "retention": retention}
+    sinks: dict[str, Any] = {"lake": lake}
     if topology.app:
         routes.append({"name": "problems", "where": PROBLEMS, "sinks": ["problems"]})
         sinks["problems"] = {"type": "console"}

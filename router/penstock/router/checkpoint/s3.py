@@ -4,7 +4,7 @@ A name is made by one of many because it is put with `If-None-Match: *`. Stores 
 that header are found out when the lease is taken: see `CheckpointHome`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final, TypeVar
@@ -27,10 +27,24 @@ _ATTEMPTS: Final = 2
 
 
 class S3Objects:
-    """The objects below the URL; see `Objects`."""
+    """The objects below the URL; see `Objects`.
 
-    def __init__(self, config: S3Store) -> None:
+    Args:
+        config: Where they are.
+        location: What messages call it: a key of the job file, or a URL.
+        headers: That go with what is stored.
+    """
+
+    def __init__(
+        self,
+        config: S3Store,
+        *,
+        location: str = _KEY,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._config = config
+        self._location = location
+        self._headers = dict(headers or {})
         self._botocore_session = needed("botocore.session", extra="s3")
         self._settings = needed("botocore.config", extra="s3").Config
         errors = needed("botocore.exceptions", extra="s3")
@@ -70,16 +84,45 @@ class S3Objects:
 
     def names(self, below: str) -> list[str]:
         """As `Objects.names`."""
-        found: list[str] = []
+        return [name for name, _ in self.listed(below)]
+
+    def listed(self, below: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """The same with what the listing says of each; all, if `below` is empty."""
+        found: list[Mapping[str, Any]] = []
         more: dict[str, str] = {}
+        prefix = self._key(f"{below}/" if below else "")
         with self._telling(below):
             while True:
-                page = self._call("list_objects_v2", Prefix=self._key(f"{below}/"), **more)
-                found += [it["Key"] for it in page.get("Contents", ())]
+                page = self._call("list_objects_v2", Prefix=prefix, **more)
+                found += page.get("Contents", ())
                 if not page.get("IsTruncated"):
                     break
                 more = {"ContinuationToken": page["NextContinuationToken"]}
-        return sorted(key.removeprefix(self._config.prefix) for key in found)
+        named = ((str(it["Key"]).removeprefix(self._config.prefix), it) for it in found)
+        return sorted(named, key=lambda it: it[0])
+
+    def size(self, name: str) -> int | None:
+        """An object's size in bytes; None: there is none."""
+        with self._telling(name):
+            try:
+                return int(self._call("head_object", Key=self._key(name))["ContentLength"])
+            except self._refused as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+
+    def range(self, name: str, begin: int, size: int) -> bytes | None:
+        """A part of an object; None: there is none."""
+        wanted = f"bytes={begin}-{begin + size - 1}"
+        with self._telling(name):
+            try:
+                answer = self._call("get_object", Key=self._key(name), Range=wanted)
+                found: bytes = answer["Body"].read()
+            except self._refused as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+        return found
 
     def remove(self, name: str) -> None:
         """As `Objects.remove`."""
@@ -113,7 +156,7 @@ class S3Objects:
             "aws_secret_access_key": config.secret_access_key,
             "aws_session_token": config.session_token,
         }
-        return self._botocore_session.get_session().create_client(
+        client = self._botocore_session.get_session().create_client(
             "s3",
             region_name=config.region,
             endpoint_url=str(config.endpoint) if config.endpoint else None,
@@ -129,11 +172,19 @@ class S3Objects:
                 response_checksum_validation="when_required",
             ),
         )
+        if self._headers:
+            for call in ("PutObject", "CopyObject"):
+                client.meta.events.register(f"before-sign.s3.{call}", self._add_headers)
+        return client
+
+    def _add_headers(self, request: Any, **_: Any) -> None:
+        for name, value in self._headers.items():
+            request.headers[name] = value
 
     @contextmanager
     def _telling(self, name: str) -> Iterator[None]:
         """Within it, what goes wrong is told with the place, and by who must act."""
-        location = f"{_KEY}: {self._config.url.rstrip('/')}: {name}"
+        location = f"{self._location}: {self._config.url.rstrip('/')}: {name}"
         try:
             yield
         except self._refused as error:
@@ -143,13 +194,15 @@ class S3Objects:
             if code in _FOR_THE_OPERATOR:
                 raise WrongKeyError(
                     said,
-                    fix=f"see to the URL, the region, the credentials and their rights below {_KEY}"
+                    fix="see to the URL, the region, the credentials and their rights below"
+                    f" {self._location}"
                     " (to get, put, list and delete objects); the store must know If-None-Match",
                 ) from None
             raise UnavailableError(said, fix="it is tried again") from None
         except self._no_credentials as error:
             raise WrongKeyError(
-                f"{location}: {error}", fix=f"give {_KEY}.access_key_id and .secret_access_key"
+                f"{location}: {error}",
+                fix=f"give {self._location}.access_key_id and .secret_access_key",
             ) from None
         except (self._failed, OSError) as error:
             self.close()

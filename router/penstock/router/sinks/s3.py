@@ -1,6 +1,6 @@
 """The S3 sink: hive-partitioned Parquet objects in S3, or what speaks its protocol.
 
-    URL/kind=log/service=checkout/date=2026-11-21/lake.cold.logs.5f2c19aa-0-FIRST-LAST.DIGEST.parquet
+    URL/kind=log/date=2026-11-21/hour=08/lake.cold.logs.5f2c19aa-0-FIRST-LAST.DIGEST.parquet
 
 An object's key says which records it holds: job, sink, stream, first characters of the stream's
 id, partition, first and last offset, and a digest of all its offsets. A batch that comes
@@ -17,9 +17,10 @@ comes again. It asks the store which objects there are only where that attempt w
 tasks had ended, and the rules are other ones now or some of its records are lost:
 
     STATE_DIR/objects.json   {"keys": [...], "starts": {"logs.5f2c19aa-0": 1200},
-                              "is_whole": true, "rules": "9d0c…"}
+                              "is_whole": true, "rules": "9d0c…", "by": ["kind", "date", "hour"]}
 
-A list of keys alone is an earlier version's.
+A list of keys alone is an earlier version's. One without `by` is of a lake that is partitioned by
+kind, service and date, and stays so.
 
 Requests are signed by `botocore` (Signature Version 4), with credentials of the job file or those
 that AWS's tools find: environment, profile, web identity, the machine's or container's role.
@@ -30,8 +31,9 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, unquote, urlencode
 
@@ -41,6 +43,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
+from penstock.router.checkpoint.settings import S3Store
 from penstock.router.delivery.classify import HttpResponse
 from penstock.router.delivery.result import (
     DeliveryResult,
@@ -54,6 +57,12 @@ from penstock.router.delivery.result import (
 from penstock.router.errors import UnavailableError
 from penstock.router.job.config_errors import needed
 from penstock.router.job.settings import S3Keys, Seconds
+from penstock.router.lake.compactor import maintain
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY, PartitionColumn
+from penstock.router.lake.merged_rows import MergedRows
+from penstock.router.lake.plan import is_expired
+from penstock.router.lake.settings import LakeFileSettings
+from penstock.router.lake.store import S3Lake
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.http.client import Compression, HttpRequest
 from penstock.router.sinks.http.request_sink import Faulty, Item, Request, cut
@@ -66,7 +75,14 @@ from penstock.router.sinks.parquet.sink import (
     without_spans,
 )
 from penstock.router.sinks.parquet.writer import split_by_partition, write_parquet
-from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext, as_json_lines
+from penstock.router.sinks.sink import (
+    Guarantee,
+    Maintenance,
+    Preview,
+    Replay,
+    SinkContext,
+    as_json_lines,
+)
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
 _POSITION: Final = "penstock_place"
@@ -78,7 +94,7 @@ _NEXT: Final = re.compile(r"<NextContinuationToken>(.*?)</NextContinuationToken>
 _BUCKET_IN_HOST: Final = re.compile(r".+\.s3[.-].*")
 
 
-class S3Sink(S3Keys, HttpTaskSettings):
+class S3Sink(LakeFileSettings, S3Keys, HttpTaskSettings):
     """Hive-partitioned Parquet objects in a bucket of S3 or a compatible store."""
 
     type: Literal["s3"]
@@ -87,6 +103,19 @@ class S3Sink(S3Keys, HttpTaskSettings):
     compression: Compression = "zstd"
     timeout_s: Seconds = 60.0
     batch: RequestBatch = RequestBatch(max_records=100_000, max_bytes=64 * 1024 * 1024)
+
+    def lake(self) -> S3Store:
+        """Where the objects are, for what is done to all of them."""
+        host, path = str(self.url.host), unquote(self.url.path or "/").strip("/")
+        given: dict[str, Any] = {"endpoint": f"{self.url.scheme}://{host}:{self.url.port}"}
+        if _BUCKET_IN_HOST.fullmatch(host):
+            bucket, _, rest = re.split(r"(\.s3[.-])", host, maxsplit=1)
+            given["endpoint"] = f"{self.url.scheme}://s3.{rest}:{self.url.port}"
+            path = f"{bucket}/{path}"
+        keys = {"access_key_id", "secret_access_key", "session_token", "region"}
+        given |= {name: getattr(self, name) for name in keys}
+        ca_file = self.tls.ca_file
+        return S3Store(type="s3", url=f"s3://{path}", lease_s=600, ca_file=ca_file, **given)
 
     @override
     def about(self) -> str:
@@ -104,12 +133,14 @@ class Note:
         starts: Where it begins, as `SinkContext.starts`; None: an earlier version's note.
         is_whole: Whether there are no other objects of it.
         rules: That chose its rows, as `SinkContext.rules`.
+        by: The columns by which the lake is partitioned.
     """
 
     keys: tuple[str, ...] = ()
     starts: Mapping[str, int] | None = None
     is_whole: bool = True
     rules: str = ""
+    by: tuple[PartitionColumn, ...] = FORMER_PARTITIONED_BY
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -117,11 +148,11 @@ class Note:
         found = json.loads(text)
         if isinstance(found, list):
             return cls(tuple(found))
-        return cls(**found | {"keys": tuple(found["keys"])})
+        return cls(**found | {it: tuple(found[it]) for it in ("keys", "by") if it in found})
 
 
 class S3(HttpTaskSink):
-    """Puts an object per kind, service, date and partition of the log of each task's rows."""
+    """Puts an object for each directory and partition of the log that a task's rows are of."""
 
     config_class = S3Sink
     guarantee = Guarantee(
@@ -148,6 +179,11 @@ class S3(HttpTaskSink):
         self._comes_again = False
         self._note = context.state_dir / "objects.json"
         self._tag = f"{context.job}.{context.sink}."
+        found = self._read().by if self._note.exists() else None
+        key = f"sinks.{context.sink}"
+        self._partitioning = config.partitioning(found, key, config.shown_url)
+        # Tasks have no note, and get it with the settings.
+        self._task_settings = config.model_copy(update={"partition_by": self._partitioning.by})
 
     @override
     def begin(self) -> None:
@@ -157,11 +193,35 @@ class S3(HttpTaskSink):
         if note.starts is None:
             self._comes_again = any(is_of_batch(key, starts, self._tag) for key in note.keys)
         if not self._comes_again:
-            self._write(Note((), starts, is_whole=False, rules=self.context.rules))
+            self._write(
+                Note((), starts, is_whole=False, rules=self.context.rules, by=self._partitioning.by)
+            )
 
     @override
     def is_ready(self) -> bool:
         return not self._comes_again
+
+    @override
+    def maintenance(self) -> Maintenance | None:
+        settings = self._config.compaction
+        if not settings.enabled and self._config.retention is None:
+            return None
+        return Maintenance(settings.interval_s, self._maintain)
+
+    def _maintain(self, is_stopping: Callable[[], bool]) -> None:
+        policy = self._config.policy(merges=bool(self._config.compaction.enabled))
+        context = self.context
+        compression = self._config.compression
+        maintain(self._lake(), policy, context.clock, compression, context.meter, is_stopping)
+
+    def _lake(self) -> S3Lake:
+        headers = {name: value.read() for name, value in self._config.headers.items()}
+        return S3Lake(
+            self._config.lake(),
+            location=f"sinks.{self.context.sink}",
+            storage_class=self._config.storage_class,
+            headers=headers,
+        )
 
     @override
     def join_task(self, first: Self) -> None:
@@ -219,15 +279,47 @@ class S3(HttpTaskSink):
         positions = pa.array(range(rows.num_rows), pa.int64())
         requests = []
         earlier = self._earlier()
-        for directory, of_partition in split_by_partition(rows.append_column(_POSITION, positions)):
+        merged = self._merged_rows(earlier)
+        now = datetime.fromtimestamp(self.context.clock.unix_ns() / 1e9, UTC)
+        numbered = rows.append_column(_POSITION, positions)
+        for directory, of_partition in split_by_partition(numbered, self._partitioning):
+            if is_expired(directory, now, self._config.max_age_s):
+                self.context.meter.count("left_out_expired", of_partition.num_rows)
+                continue
             for generation in self.context.by_generation(of_partition):
                 part = self._not_there(directory, generation, earlier)
+                if merged is not None:
+                    part = self._not_merged(directory, part, merged)
                 sizes = pc.fill_null(pc.binary_length(part.column("value")), 0).to_pylist()
                 items = [Item(None, size) for size in sizes]
-                numbered = [*zip(part.column(_POSITION).to_pylist(), items, strict=True)]
-                chunks = cut(numbered, self._config.batch, self.empty_size)
+                places = [*zip(part.column(_POSITION).to_pylist(), items, strict=True)]
+                chunks = cut(places, self._config.batch, self.empty_size)
                 requests += [self._request(directory, chunk, whole) for chunk in chunks]
         return requests, []
+
+    def _merged_rows(self, earlier: Sequence[str]) -> MergedRows | None:
+        """What compaction has made of objects; None: no row was delivered before.
+
+        In tasks none was: what comes again, and replays, the driver puts.
+        """
+        if not self._notes or not self._config.compaction.enabled:
+            return None
+        merged = MergedRows(self._lake(), self.context.clock.unix_ns())
+        merged.cancel_plans(earlier)
+        return merged
+
+    def _not_merged(self, directory: str, part: pa.Table, merged: MergedRows) -> pa.Table:
+        """The rows without those that merged objects have."""
+        if not part.num_rows:
+            return part
+        ends = [part.slice(at, 1) for at in (0, part.num_rows - 1)]
+        first, last = (it.select(["stream", "partition", "offset"]).to_pylist()[0] for it in ends)
+        tag = self._tag + self.context.position_tag(**first)
+        path = f"{directory}/{tag}-{first['offset']:020d}-{last['offset']:020d}.parquet"
+        merged.cancel_plans([path])
+        left = merged.without(path, part)
+        self.context.meter.count("already_there", part.num_rows - left.num_rows)
+        return left
 
     def _read(self) -> Note:
         return Note.from_json(self._note.read_text()) if self._note.exists() else Note()
@@ -243,7 +335,7 @@ class S3(HttpTaskSink):
         if note.is_whole or note.starts != self.context.starts or not may_differ:
             return list(note.keys)
         found = self._listed()
-        self._persist(Note(tuple(found), note.starts, is_whole=True, rules=note.rules))
+        self._persist(replace(note, keys=tuple(found), is_whole=True))
         return found
 
     def _listed(self) -> list[str]:
@@ -396,8 +488,9 @@ class S3(HttpTaskSink):
 
     def _part_of(self, request: Request) -> pa.Table:
         """The request's rows, without the columns that its place tells."""
-        ((_, part),) = split_by_partition(self._rows.take(list(request.rows)))
-        return part
+        part = self._rows.take(list(request.rows))
+        left_out = self._partitioning.left_out
+        return part.drop_columns(left_out) if left_out else part
 
     def _key_of(self, request: Request) -> str:
         offsets = self._rows.column("offset").take(list(request.rows)).to_pylist()
@@ -410,7 +503,8 @@ class S3(HttpTaskSink):
     def _persist_keys(self) -> None:
         """Note all objects of the batch."""
         starts = dict(self.context.starts)
-        self._persist(Note(tuple(self._noted), starts, rules=self.context.rules))
+        by = self._partitioning.by
+        self._persist(Note(tuple(self._noted), starts, rules=self.context.rules, by=by))
 
     def _persist(self, note: Note) -> None:
         self._write(note)

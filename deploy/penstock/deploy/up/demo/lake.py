@@ -17,20 +17,19 @@ _NO_SERVICE = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """One file of the lake, what its path says."""
+    """One file of the lake, what its path says; the service only where the lake is parted by it."""
 
     path: Path
     kind: str
-    service: str
     size_bytes: int
+    service: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class KindTotal:
-    """All rows of one kind from one service."""
+    """All rows of one kind."""
 
     kind: str
-    service: str
     rows: int
     bytes: int
     files: int
@@ -47,9 +46,8 @@ def _files(lake: Path) -> Iterator[LakeFile]:
         if _UNWRITTEN in places:
             continue
         keys = dict(place.split("=", 1) for place in places[:-1] if "=" in place)
-        service = unquote(keys.get("service", _NO_SERVICE))
-        shown = "(unknown)" if service == _NO_SERVICE else service
-        yield LakeFile(path, keys.get("kind", "(unknown)"), shown, path.stat().st_size)
+        service = unquote(keys["service"]) if "service" in keys else None
+        yield LakeFile(path, keys.get("kind", "(unknown)"), path.stat().st_size, service)
 
 
 def landed_offsets(files: list[LakeFile]) -> dict[str, Landed]:
@@ -93,19 +91,18 @@ def problem_rows(files: list[LakeFile]) -> int:
 
 
 def totals(files: list[LakeFile]) -> list[KindTotal]:
-    """Rows, bytes and files by kind and service."""
-    grouped: dict[tuple[str, str], list[LakeFile]] = {}
+    """Rows, bytes and files by kind."""
+    grouped: dict[str, list[LakeFile]] = {}
     for file in files:
-        grouped.setdefault((file.kind, file.service), []).append(file)
+        grouped.setdefault(file.kind, []).append(file)
     return [
         KindTotal(
             kind,
-            service,
             sum(pq.ParquetFile(file.path).metadata.num_rows for file in group),
             sum(file.size_bytes for file in group),
             len(group),
         )
-        for (kind, service), group in sorted(grouped.items())
+        for kind, group in sorted(grouped.items())
     ]
 
 
@@ -115,10 +112,13 @@ def severities(files: list[LakeFile]) -> dict[str, dict[str, int]]:
     for file in files:
         if file.kind != "log":
             continue
-        text = pq.ParquetFile(file.path).read(columns=["severity_text"]).column(0)
-        counts = pc.value_counts(text.cast(pa.string()).combine_chunks())
-        of_service = found.setdefault(file.service, {})
-        for item in counts.to_pylist():
-            name = (item["values"] or "unset").lower()
-            of_service[name] = of_service.get(name, 0) + item["counts"]
+        named = ["service", "severity_text"] if file.service is None else ["severity_text"]
+        rows = pq.ParquetFile(file.path).read(columns=named).to_pydict()
+        count = len(rows["severity_text"])
+        services = rows.get("service", [file.service] * count)
+        for service, text in zip(services, rows["severity_text"], strict=True):
+            shown = "(unknown)" if service in (None, _NO_SERVICE) else service
+            of_service = found.setdefault(shown, {})
+            name = (text or "unset").lower()
+            of_service[name] = of_service.get(name, 0) + 1
     return found

@@ -182,21 +182,17 @@ def _spans(offsets: Offsets | None) -> dict[str, Span]:
 
 
 def landed_table(landed: list[KindTotal]) -> Table:
-    """Rows, bytes and files by kind and service."""
+    """Rows, bytes and files by kind."""
     table = _table()
-    for title in ("kind", "service"):
-        table.add_column(title)
+    table.add_column("kind")
     for title in ("rows", "KiB", "files"):
         table.add_column(title, justify="right")
-    kind_before = ""
     for total in landed:
-        kind = "" if total.kind == kind_before else total.kind
-        kind_before = total.kind
         size = f"{total.bytes / 1024:,.0f}"
-        table.add_row(kind, total.service, f"{total.rows:,}", size, f"{total.files:,}")
+        table.add_row(total.kind, f"{total.rows:,}", size, f"{total.files:,}")
     rows, size, files = (sum(getattr(t, key) for t in landed) for key in ("rows", "bytes", "files"))
     table.add_section()
-    table.add_row("all", "", f"{rows:,}", f"{size / 1024:,.0f}", f"{files:,}", style="bold")
+    table.add_row("all", f"{rows:,}", f"{size / 1024:,.0f}", f"{files:,}", style="bold")
     return table
 
 

@@ -95,6 +95,10 @@ class FileTree(Protocol):
         """
         ...
 
+    def directories(self, directory: str) -> list[str]:
+        """The names of the directories in one."""
+        ...
+
     def begin(self) -> None:
         """A batch begins; remove what an earlier attempt that failed has written aside."""
         ...
@@ -148,6 +152,10 @@ class LocalTree:
                 fix="name a directory that this user may write to",
             ) from None
         return sorted(map(str, found))
+
+    def directories(self, directory: str) -> list[str]:
+        """See `FileTree`."""
+        return sorted(it.name for it in os.scandir(self._path / directory) if it.is_dir())
 
     def begin(self) -> None:
         """See `FileTree`."""
@@ -208,6 +216,10 @@ class HdfsTree:
         self._files.make_directory(self.writing)
         others = set(self._files.directories(UNFINISHED)) - {self._owner}
         return [f"{self._files.url}/{UNFINISHED}/{it}" for it in sorted(others)]
+
+    def directories(self, directory: str) -> list[str]:
+        """See `FileTree`."""
+        return self._files.directories(directory)
 
     def begin(self) -> None:
         """See `FileTree`."""

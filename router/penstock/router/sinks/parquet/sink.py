@@ -1,6 +1,6 @@
 """The Parquet sink: hive-partitioned files that any tool reads, each record exactly once.
 
-    PATH/kind=log/service=checkout/date=2026-11-21/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
+    PATH/kind=log/date=2026-11-21/hour=08/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
 
 A file's name says which records it holds: stream, first characters of the stream's id,
 partition, first and last offset. A batch that comes again, because the job was killed before Spark
@@ -18,14 +18,17 @@ The names do change when a route's `where` was changed in between. So the sink n
 directory, before the first rename, which files the batch makes; when the batch comes again, those
 that it does not make any more are removed, all of them if no row is led here any more.
 
-A row whose service is not known is in `service=__HIVE_DEFAULT_PARTITION__`, hive's name for null.
+Directories are those of `partition_by`; in a lake that is there, those that it has. A row of which
+a column is not known is in `…=__HIVE_DEFAULT_PARTITION__`, hive's name for null.
 """
 
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self
 
@@ -39,16 +42,22 @@ from penstock.base.files import atomic_write
 from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.settings import SinkConfig
+from penstock.router.lake.compactor import maintain
+from penstock.router.lake.layout import Partitioning
+from penstock.router.lake.merged_rows import MergedRows
+from penstock.router.lake.plan import is_expired
+from penstock.router.lake.settings import LakeFileSettings
+from penstock.router.lake.store import HdfsLake, LakeStore, LocalLake
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.parquet.client import FileTree, HdfsTree, LocalTree
 from penstock.router.sinks.parquet.writer import ParquetWriter, WrittenFile, WrittenFiles
-from penstock.router.sinks.sink import Guarantee, Replay, SinkContext, TaskSink
+from penstock.router.sinks.sink import Guarantee, Maintenance, Replay, SinkContext, TaskSink
 from penstock.service import UnavailableError
 
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
 
 
-class ParquetSink(SinkConfig):
+class ParquetSink(LakeFileSettings, SinkConfig):
     """Hive-partitioned Parquet files in a directory of this machine, or of HDFS."""
 
     type: Literal["parquet"]
@@ -86,7 +95,7 @@ class ParquetSink(SinkConfig):
 
 
 class ParquetLake(TaskSink):
-    """Writes a file per kind, service, date and partition of the log of each task's rows."""
+    """Writes a file for each directory and partition of the log that a task's rows are of."""
 
     config_class = ParquetSink
     guarantee = Guarantee(
@@ -108,7 +117,14 @@ class ParquetLake(TaskSink):
         else:
             path = Path(config.path).absolute()
             self._path, self._tree = str(path), LocalTree(path, owner, key=self._key)
+        self._settings = config
+        self._store: LakeStore
+        if config.path.startswith(SCHEME):
+            self._store = HdfsLake(config.path, location=self._key, settings=config.hdfs)
+        else:
+            self._store = LocalLake(Path(config.path).absolute())
         self._is_open = False
+        self._partitioning = Partitioning()
         self._batch = context.state_dir / "batch.json"
 
     @override
@@ -131,7 +147,20 @@ class ParquetLake(TaskSink):
                 f" {other.rpartition('/')[2]!r} (JOB.SINK), whose files this one could replace",
                 fix=f"name another directory; if that sink is no more, remove {other}",
             )
+        key = self._key.removesuffix(".path")
+        self._partitioning = self._settings.partitioning(self._found(), key, self._path)
         self._is_open = True
+
+    def _found(self) -> tuple[str, ...] | None:
+        """The columns by which the lake is partitioned that is there."""
+        names, directory = list[str](), ""
+        while True:
+            named = (it for it in self._tree.directories(directory) if "=" in it)
+            first = next(named, None)
+            if first is None:
+                return tuple(names) or None
+            names.append(first.partition("=")[0])
+            directory = f"{directory}/{first}" if directory else first
 
     @override
     def begin(self) -> None:
@@ -141,32 +170,63 @@ class ParquetLake(TaskSink):
     @override
     def writer(self) -> ParquetWriter:
         return ParquetWriter(
-            self._tree.staging, self._compression, self.context.names(), self._tree.safe
+            self._tree.staging,
+            self._compression,
+            self.context.names(),
+            self._tree.safe,
+            self._partitioning,
         )
 
     @override
     def commit(self, results: Sequence[WrittenFiles]) -> None:
         """Publish a batch; see the module's docstring."""
-        earlier = self._noted()
-        written = [
-            kept
-            for result in results
-            for file in result.files
-            if (kept := self._without_earlier(file, earlier)) is not None
-        ]
-        names = [self._name_of(file) for file in written]
-        self._remove_earlier(names)
-        for name, file in zip(names, written, strict=True):
-            self._tree.publish(file.fresh, name)
-        self._tree.sync()
+        wanted = list(self._not_expired(file for result in results for file in result.files))
+        with self._store.lock():
+            earlier = self._noted()
+            written = [
+                kept
+                for file in wanted
+                if (kept := self._without_earlier(file, earlier)) is not None
+            ]
+            written = self._without_merged(written, earlier)
+            names = [self._name_of(file) for file in written]
+            self._remove_earlier(names)
+            for name, file in zip(names, written, strict=True):
+                self._tree.publish(file.fresh, name)
+            self._tree.sync()
         self.context.meter.count("files", len(written))
         self.context.meter.count("bytes", sum(file.size for file in written))
-        self.context.meter.sent(sum(file.records for result in results for file in result.files))
+        self.context.meter.sent(sum(file.records for file in wanted))
 
     @override
     def write_nothing(self) -> None:
-        self._remove_earlier([])
-        self._tree.sync()
+        earlier = self._noted()
+        if not earlier:
+            return
+        with self._store.lock():
+            self._without_merged([], earlier)
+            self._remove_earlier([])
+            self._tree.sync()
+
+    @override
+    def maintenance(self) -> Maintenance | None:
+        settings = self._settings.compaction
+        merges = settings.enabled
+        if merges is None:
+            merges = not self._settings.path.startswith(SCHEME)
+        if not merges and self._settings.retention is None:
+            return None
+        return Maintenance(
+            settings.interval_s,
+            partial(
+                maintain,
+                self._store,
+                self._settings.policy(merges=merges),
+                self.context.clock,
+                self._compression,
+                self.context.meter,
+            ),
+        )
 
     @override
     def start_over(self) -> None:
@@ -208,6 +268,36 @@ class ParquetLake(TaskSink):
             return file
         return self.writer().written(file.directory, left) if left.num_rows else None
 
+    def _not_expired(self, files: Iterable[WrittenFile]) -> Iterator[WrittenFile]:
+        """Those of partitions that are not past their retention."""
+        now = datetime.fromtimestamp(self.context.clock.unix_ns() / 1e9, UTC)
+        for file in files:
+            if is_expired(file.directory, now, self._settings.max_age_s):
+                self.context.meter.count("left_out_expired", file.records)
+            else:
+                yield file
+
+    def _without_merged(
+        self, files: Sequence[WrittenFile], earlier: Sequence[str]
+    ) -> list[WrittenFile]:
+        """The files without the rows that merged files have."""
+        merged = MergedRows(self._store, self.context.clock.unix_ns())
+        paths = [f"{it.directory}/{self._stem(it)}.parquet" for it in files]
+        merged.cancel_plans([*paths, *earlier])
+        found = []
+        for file, path in zip(files, paths, strict=True):
+            if not merged.may_have(path):
+                found.append(file)
+                continue
+            part = self._unfinished(file)
+            left = merged.without(path, part)
+            self.context.meter.count("already_there", part.num_rows - left.num_rows)
+            if left.num_rows == part.num_rows:
+                found.append(file)
+            elif left.num_rows:
+                found.append(self.writer().written(file.directory, left))
+        return found
+
     def _unfinished(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
         """The rows of a file that is written aside."""
         found = self._tree.reader(f"{self._tree.writing}/{file.fresh}")
@@ -224,7 +314,7 @@ class ParquetLake(TaskSink):
 
     def _name_of(self, file: WrittenFile) -> str:
         """Where it is published."""
-        stem = f"{file.position}-{file.first:020d}-{file.last:020d}"
+        stem = self._stem(file)
         usual = f"{file.directory}/{stem}.parquet"
         if not self.context.of_dead_letters:
             return usual
@@ -232,6 +322,10 @@ class ParquetLake(TaskSink):
         if _holds(self._tree.reader(usual), offsets):
             return usual
         return f"{file.directory}/{stem}.{digest_of(offsets)}.parquet"
+
+    @staticmethod
+    def _stem(file: WrittenFile) -> str:
+        return f"{file.position}-{file.first:020d}-{file.last:020d}"
 
 
 def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:

@@ -6,6 +6,7 @@ records a file holds, by their first and last offset.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from itertools import accumulate, takewhile
 from typing import BinaryIO, Final
 from urllib.parse import quote
@@ -15,14 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.router.columns.run_length import runs
+from penstock.router.lake.layout import NULL_PARTITION, Partitioning
 from penstock.router.sinks.parquet.client import LocalTree, Staging
 from penstock.router.sinks.sink import BatchNames, WriteResult
 
-NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-
-_PARTITIONED_BY: Final = ("kind", "service", "date")
 _LOG_POSITION: Final = ("stream", "partition")
-_ORDER: Final = (*_PARTITIONED_BY, *_LOG_POSITION, "offset")
+_HOURS_MAX: Final = 100
+"""Hours, or days, for which a task makes files of their own. Hostile clocks may name any."""
+
+_HOUR: Final = "penstock_hour"
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 _PATH_SAFE: Final = LocalTree.safe
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
@@ -68,12 +70,14 @@ class ParquetWriter:
         compression: Of them.
         names: Of the batch's records.
         safe: Characters that names of directories have as they are.
+        partitioning: Which rows go to which directory.
     """
 
     staging: Staging
     compression: str
     names: BatchNames
     safe: str
+    partitioning: Partitioning
     _batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -88,7 +92,7 @@ class ParquetWriter:
         return WrittenFiles(
             tuple(
                 self.written(directory, part)
-                for directory, whole in split_by_partition(rows, self.safe)
+                for directory, whole in split_by_partition(rows, self.partitioning, self.safe)
                 for part in self.names.by_generation(whole)
             )
         )
@@ -116,31 +120,57 @@ def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
     )
 
 
-def split_by_partition(rows: pa.Table, safe: str = _PATH_SAFE) -> Iterator[tuple[str, pa.Table]]:
+def split_by_partition(
+    rows: pa.Table, partitioning: Partitioning, safe: str = _PATH_SAFE
+) -> Iterator[tuple[str, pa.Table]]:
     """Cut a batch into (directory, rows of one file), rows in offset order.
 
-    The columns that the directory tells are left out of the rows.
+    The columns that the directory tells are left out of the rows. Of more than `_HOURS_MAX` hours
+    those with the fewest rows share a directory, whose `date` and `hour` are null.
 
     Args:
         rows: The batch.
+        partitioning: Which rows go to which directory.
         safe: Characters that names of directories have as they are, as `FileTree.safe`.
     """
-    # In UTC, as a number of days: formatting each row's takes as long as sorting them.
-    rows = rows.append_column("date", rows.column("time").cast(pa.date32()))
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _ORDER])
-    rows = _taken(rows, order)
-    kept = rows.drop_columns(list(_PARTITIONED_BY))
-    found = runs(rows, (*_PARTITIONED_BY, *_LOG_POSITION))
-    partitions = rows.select(_PARTITIONED_BY).take(
-        pa.array([begin for begin, _ in found], pa.int64())
-    )
-    dates = pc.strftime(partitions.column("date"), "%Y-%m-%d")
-    partitions = partitions.set_column(partitions.column_names.index("date"), "date", dates)
-    for (begin, end), position in zip(found, partitions.to_pylist(), strict=True):
-        directory = "/".join(
-            f"{name}={_path_value(position[name], safe)}" for name in _PARTITIONED_BY
-        )
+    keys = [_HOUR if name in ("date", "hour") else name for name in partitioning.by]
+    keys = list(dict.fromkeys(keys))
+    if _HOUR in keys:
+        rows = rows.append_column(_HOUR, _hours(rows, partitioning))
+    order = (*keys, *_LOG_POSITION, "offset")
+    sorted_by = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
+    rows = _taken(rows, sorted_by)
+    dropped = [*partitioning.left_out, *(it for it in keys if it == _HOUR)]
+    kept = rows.drop_columns(dropped) if dropped else rows
+    found = runs(rows, (*keys, *_LOG_POSITION))
+    partitions = rows.select(keys).take(pa.array([begin for begin, _ in found], pa.int64()))
+    for (begin, end), values in zip(found, partitions.to_pylist(), strict=True):
+        told = values | _date_and_hour(values.get(_HOUR))
+        directory = "/".join(f"{it}={_path_value(told[it], safe)}" for it in partitioning.by)
         yield directory, kept.slice(begin, end - begin)
+
+
+def _hours(rows: pa.Table, partitioning: Partitioning) -> pa.ChunkedArray:
+    """Of each row its hour, or its day's first one, since 1970 in UTC; null: it shares a directory.
+
+    As numbers: formatting each row's takes as long as sorting them.
+    """
+    times = rows.column(partitioning.time_column)
+    days = pc.multiply(times.cast(pa.date32()).cast(pa.int32()), 24)
+    hours = pc.add(days, pc.hour(times).cast(pa.int32())) if "hour" in partitioning.by else days
+    counts = pc.value_counts(hours.combine_chunks())
+    if len(counts) <= _HOURS_MAX:
+        return hours
+    by_rows = sorted(counts.to_pylist(), key=lambda it: (-it["counts"], it["values"] or 0))
+    own = pa.array([it["values"] for it in by_rows[:_HOURS_MAX]], pa.int32())
+    return pc.if_else(pc.is_in(hours, value_set=own), hours, pa.scalar(None, pa.int32()))
+
+
+def _date_and_hour(hour: int | None) -> dict[str, str | None]:
+    if hour is None:
+        return {"date": None, "hour": None}
+    day = date(1970, 1, 1) + timedelta(days=hour // 24)
+    return {"date": day.isoformat(), "hour": f"{hour % 24:02d}"}
 
 
 def _taken(rows: pa.Table, order: pa.Array) -> pa.Table:

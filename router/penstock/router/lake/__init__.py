@@ -1,0 +1,1 @@
+"""Lakes of Parquet files: what is in one, its compaction, its retention."""

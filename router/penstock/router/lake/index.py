@@ -1,0 +1,129 @@
+"""What a lake keeps in `_index`: plans on their way, and the files that hold each record once.
+
+    _index/plans/ID.json      {"format": 1, "directory": "kind=log/…", "merges": true,
+                               "time_ns": 17…,
+                               "sources": [["kind=log/…/logs.5f2c19aa-0-….parquet", 4711, 17…]]}
+    _index/plans/ID.decided   {"decision": "merged", "time_ns": 17…}
+    _index/plans/ID.shown     {"time_ns": 17…}
+    _index/live.json          a JSON object a line: {"path": "/lake/kind=log/….parquet"}
+    _index/terms/…            whose turn it is: `penstock.router.checkpoint.lease`
+
+Sources are path, bytes, and when they were last written. `live.json` is written after each pass of
+compaction; files that came since are not in it.
+"""
+
+import json
+from typing import Any, Final
+
+from penstock.router.lake.layout import LakeFile
+from penstock.router.lake.plan import Decision, Plan, PlanState, live_files
+from penstock.router.lake.store import LakeStore
+from penstock.service.data_format import DataFormatError
+
+FORMAT: Final = 1
+_PLANS: Final = "plans"
+LIVE: Final = "live.json"
+
+
+class LakeIndex:
+    """The index of one lake."""
+
+    def __init__(self, store: LakeStore) -> None:
+        self._store = store
+        self._objects = store.objects
+
+    def plans(self) -> tuple[PlanState, ...]:
+        """Those that are not forgotten, in the order of their names.
+
+        Raises:
+            DataFormatError: A later version made one.
+        """
+        names = self._objects.names(_PLANS)
+        return tuple(filter(None, (self._state(it) for it in names if it.endswith(".json"))))
+
+    def create(self, plan: Plan, now_ns: int) -> None:
+        """Write a plan down, unless it is."""
+        sources = [[it.path, it.size, it.modified_ns] for it in plan.sources]
+        told = {
+            "format": FORMAT,
+            "directory": plan.directory,
+            "merges": plan.merges,
+            "time_ns": now_ns,
+            "sources": sources,
+        }
+        self._objects.create(_name(plan.id, "json"), json.dumps(told).encode())
+
+    def decide(self, plan: Plan, decision: Decision, now_ns: int) -> Decision:
+        """Make a plan's decision, unless there is one; returns which it is."""
+        told = {"decision": decision, "time_ns": now_ns}
+        if self._objects.create(_name(plan.id, "decided"), json.dumps(told).encode()):
+            return decision
+        found = self._object(plan.id, "decided")
+        return "cancelled" if found is None else found["decision"]
+
+    def note_shown(self, plan: Plan, now_ns: int) -> None:
+        """Write down that readers by listing see the merged file only."""
+        told = json.dumps({"time_ns": now_ns}).encode()
+        self._objects.create(_name(plan.id, "shown"), told)
+
+    def forget(self, plan: Plan) -> None:
+        """Remove a plan; what it said goes last, for without it the rest means nothing."""
+        for kind in ("json", "decided", "shown"):
+            self._objects.remove(_name(plan.id, kind))
+
+    def remove_remnants(self) -> None:
+        """Remove what was said of plans that are forgotten."""
+        names = self._objects.names(_PLANS)
+        for name in names:
+            if f"{name.rpartition('.')[0]}.json" not in names:
+                self._objects.remove(name)
+
+    def live(self) -> list[str]:
+        """The paths of the files that hold each record once, as of a moment during the call.
+
+        Each stays readable for as long as the lake's `keep_s`.
+        """
+        plans = self.plans()
+        while True:
+            files = self._store.files()
+            again = self.plans()
+            if plans == again:
+                return live_files((it.path for it in files), plans)
+            plans = again
+
+    def write_live(self) -> None:
+        """Write the list of them, for readers of JSON."""
+        lines = (json.dumps({"path": self._store.locate(path)}) for path in self.live())
+        self._objects.put(LIVE, "".join(f"{line}\n" for line in lines).encode())
+
+    def _state(self, name: str) -> PlanState | None:
+        plan_id = name.rpartition("/")[2].removesuffix(".json")
+        told = self._object(plan_id, "json")
+        if told is None:
+            return None
+        if told["format"] != FORMAT:
+            raise DataFormatError(
+                f"{self._store.url}: {name} has format {told['format']}, and not {FORMAT}",
+                fix="use the version of Penstock that made it, or a later one",
+            )
+        sources = tuple(LakeFile(*it) for it in told["sources"])
+        plan = Plan(plan_id, told["directory"], sources, told["merges"])
+        decided, shown = self._object(plan_id, "decided"), self._object(plan_id, "shown")
+        if decided is None:
+            return PlanState(plan, told["time_ns"])
+        return PlanState(
+            plan,
+            told["time_ns"],
+            decided["decision"],
+            decided["time_ns"],
+            None if shown is None else shown["time_ns"],
+        )
+
+    def _object(self, plan_id: str, kind: str) -> dict[str, Any] | None:
+        data = self._objects.get(_name(plan_id, kind))
+        found: dict[str, Any] | None = None if data is None else json.loads(data)
+        return found
+
+
+def _name(plan_id: str, kind: str) -> str:
+    return f"{_PLANS}/{plan_id}.{kind}"

@@ -1,0 +1,195 @@
+"""What paths in a lake of Parquet files say: partitions, streams, offsets.
+
+    kind=log/date=2026-11-21/hour=08/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
+    kind=log/date=2026-11-21/hour=08/compacted-9c1f…e2.parquet
+
+A file of the sink `s3` has JOB.SINK. before the stream's name, its *owner*. A file that compaction
+has made says in its Parquet metadata, under `penstock.spans`, which records it has:
+
+    {"owner": "", "spans": [["logs", "5f2c19aa", 0, 0, 339], …]}     stream, id, partition, offsets
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Hive's name for null."""
+
+PartitionColumn = Literal["kind", "date", "hour", "service"]
+PartitionTime = Literal["event", "log"]
+
+PARTITIONED_BY: Final[tuple[PartitionColumn, ...]] = ("kind", "date", "hour")
+"""The layout of a new lake."""
+
+FORMER_PARTITIONED_BY: Final[tuple[PartitionColumn, ...]] = ("kind", "service", "date")
+"""That of lakes that versions without `partition_by` have made."""
+
+INDEX: Final = "_index"
+"""The directory of plans and of the list of live files."""
+
+HIDDEN: Final = "_compaction"
+"""The directory of merged files that are not shown yet; tools for lakes pass over such names."""
+
+COMPACTED: Final = "compacted-"
+SPANS_KEY: Final = b"penstock.spans"
+
+_NAME: Final = re.compile(
+    r"(?P<stream>.+)\.(?P<id>[0-9a-f]{8}|0)(?P<generation>\.\d+)?-(?P<partition>\d+)"
+    r"-(?P<first>\d{20})-(?P<last>\d{20})(\.[0-9a-f]+)?\.parquet"
+)
+_COMPACTED_NAME: Final = re.compile(rf"{COMPACTED}[0-9a-f]{{32}}\.parquet")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Records of one generation of a partition of the log, from one offset to another, inclusive.
+
+    Not every offset between them need be there.
+    """
+
+    stream: str
+    stream_id: str
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose records a file holds.
+
+    Attributes:
+        owner: JOB.SINK of the sink `s3`, else empty.
+        spans: Of its records; a file of a sink has one.
+    """
+
+    owner: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A file that is there.
+
+    Attributes:
+        path: Relative to the lake.
+        size: In bytes.
+        modified_ns: When it was last written, as the storage says; Unix time.
+    """
+
+    path: str
+    size: int
+    modified_ns: int
+
+    @property
+    def directory(self) -> str:
+        """Its partition's path."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction made it."""
+        return is_compacted(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """Which directory a row belongs to.
+
+    Attributes:
+        by: The columns that directories are named by, from the outermost on.
+        time: Whose time `date` and `hour` are: the record's, or that at which the log got it.
+    """
+
+    by: tuple[PartitionColumn, ...] = PARTITIONED_BY
+    time: PartitionTime = "event"
+
+    @property
+    def time_column(self) -> str:
+        """The column of that time."""
+        return "time" if self.time == "event" else "timestamp"
+
+    @property
+    def left_out(self) -> list[str]:
+        """Columns of rows that their directory tells, and their file has not."""
+        return [name for name in self.by if name in ("kind", "service")]
+
+
+def is_compacted(path: str) -> bool:
+    """Whether compaction made a file of that name."""
+    return _COMPACTED_NAME.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def source_of(path: str, *, has_owner: bool) -> Source | None:
+    """What a sink's file says of itself by its name; None: no sink made it.
+
+    Args:
+        path: Its path.
+        has_owner: Whether names begin with JOB.SINK, as those of the sink `s3` do.
+    """
+    found = _NAME.fullmatch(path.rpartition("/")[2])
+    if found is None:
+        return None
+    owner, stream = "", found["stream"]
+    if has_owner:
+        job, _, rest = stream.partition(".")
+        sink, _, stream = rest.partition(".")
+        owner = f"{job}.{sink}"
+        if not stream:
+            return None
+    stream_id = found["id"] + (found["generation"] or "")
+    offsets = int(found["first"]), int(found["last"])
+    return Source(owner, (Span(stream, stream_id, int(found["partition"]), *offsets),))
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same records in as few spans as possible, in order."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        last = found[-1] if found else None
+        if last is not None and _place(last) == _place(span) and span.first <= last.last + 1:
+            end = max(last.last, span.last)
+            found[-1] = Span(last.stream, last.stream_id, last.partition, last.first, end)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def _place(span: Span) -> tuple[str, str, int]:
+    return span.stream, span.stream_id, span.partition
+
+
+def digest_of_names(names: Iterable[str]) -> str:
+    """What a plan is called that has sources of these names."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
+
+
+def compacted_path(directory: str, plan: str) -> str:
+    """Where the merged file of a plan is in the end."""
+    return f"{directory}/{COMPACTED}{plan}.parquet"
+
+
+def hidden_path(directory: str, plan: str) -> str:
+    """Where it is before; not `.parquet`, so that no pattern of file names finds it."""
+    return f"{HIDDEN}/{directory}/{plan}.merged"
+
+
+def values_of(directory: str) -> dict[str, str]:
+    """Hive's partition columns of a directory, as its path has them."""
+    return dict(part.split("=", 1) for part in directory.split("/") if "=" in part)
+
+
+def end_of(directory: str) -> datetime | None:
+    """When the time ends that a partition is of; None: its path has no date."""
+    values = values_of(directory)
+    try:
+        day = datetime.strptime(values["date"], "%Y-%m-%d").replace(tzinfo=UTC)
+        if "hour" not in values:
+            return day + timedelta(days=1)
+        return day + timedelta(hours=int(values["hour"]) + 1)
+    except (KeyError, ValueError, OverflowError):
+        return None

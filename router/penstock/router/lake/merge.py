@@ -1,0 +1,146 @@
+"""Parquet files merged into one: sorted, with statistics and bloom filters.
+
+Rows are sorted by service and time within row groups, each of about `GROUP_BYTES` of decoded rows:
+that much and its sorted copy is in memory at a time. The columns are those of all sources; a row of
+a source without one has null there.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.router.lake.layout import SPANS_KEY, Source, Span, joined
+
+GROUP_BYTES: Final = 64 * 1024 * 1024
+_BATCH_ROWS: Final = 16 * 1024
+_SORTED_BY: Final = ("service", "time")
+_BLOOM_COLUMNS: Final = ("trace_id", "record_id")
+_PLAIN_COLUMNS: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
+"""Of which hardly a value repeats: they have no dictionary."""
+
+
+def unified_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """The columns of all.
+
+    Raises:
+        pa.ArrowException: Two files have a column of one name and of types that do not go together.
+    """
+    plain = [schema.remove_metadata() for schema in schemas]
+    return pa.unify_schemas(plain, promote_options="default")
+
+
+def write_merged(
+    sources: Iterable[pq.ParquetFile],
+    schema: pa.Schema,
+    source: Source,
+    file: BinaryIO,
+    compression: str,
+) -> int:
+    """Merge files into one.
+
+    Args:
+        sources: Open files.
+        schema: What `unified_schema` says of them.
+        source: What their rows are.
+        file: Where it is written.
+        compression: Of its pages.
+
+    Returns:
+        How many rows it has.
+    """
+    told = schema.with_metadata({SPANS_KEY: encode_source(source)})
+    rows = 0
+    with ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for group in map(_in_order, _groups(sources, schema)):
+            if writer is None:
+                options = writer_options(schema, compression, group.num_rows)
+                writer = stack.enter_context(pq.ParquetWriter(file, told, **options))
+            writer.write_table(group, row_group_size=group.num_rows)
+            rows += group.num_rows
+            del group  # else it is there until the next one is
+    return rows
+
+
+def _in_order(group: pa.Table) -> pa.Table:
+    keys = [(name, "ascending") for name in _SORTED_BY if name in group.schema.names]
+    return group.take(pc.sort_indices(group, sort_keys=keys)) if keys else group
+
+
+def writer_options(schema: pa.Schema, compression: str, group_rows: int) -> dict[str, Any]:
+    """How `pyarrow.parquet.ParquetWriter` writes a merged file.
+
+    Args:
+        schema: Of the file.
+        compression: Of its pages.
+        group_rows: How many rows a row group has, about. The library's own guess takes 64 MiB for
+            each bloom filter, until the file is written.
+    """
+    bloom = {"ndv": group_rows, "fpp": 0.01}
+    return {
+        "compression": compression,
+        "write_statistics": True,
+        "write_page_index": True,
+        "bloom_filter_options": dict.fromkeys(
+            (name for name in _BLOOM_COLUMNS if name in schema.names), bloom
+        ),
+        "use_dictionary": [
+            field.name
+            for field in schema
+            if field.name not in _PLAIN_COLUMNS and not pa.types.is_nested(field.type)
+        ],
+    }
+
+
+def _groups(sources: Iterable[pq.ParquetFile], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows of all, as many at a time as a row group has."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for source in sources:
+        for batch in source.iter_batches(_BATCH_ROWS):
+            waiting.append(_with_columns(batch, schema))
+            size += batch.nbytes
+            if size >= GROUP_BYTES:
+                size = 0
+                yield _combined(waiting, schema)
+    if waiting:
+        yield _combined(waiting, schema)
+
+
+def _combined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """One table of all, of which none is left in the list."""
+    whole = pa.Table.from_batches(batches, schema)
+    batches.clear()
+    return whole.combine_chunks()
+
+
+def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name in batch.schema.names:
+            columns.append(batch.column(field.name).cast(field.type))
+        else:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def encode_source(source: Source) -> bytes:
+    """What a merged file's metadata says; see `penstock.router.lake.layout`."""
+    spans = [
+        [it.stream, it.stream_id, it.partition, it.first, it.last] for it in joined(source.spans)
+    ]
+    return json.dumps({"owner": source.owner, "spans": spans}).encode()
+
+
+def decode_source(metadata: Mapping[bytes, bytes] | None) -> Source | None:
+    """What a merged file says of itself; None: it says nothing."""
+    try:
+        found = json.loads((metadata or {})[SPANS_KEY])
+        return Source(str(found["owner"]), tuple(Span(*it) for it in found["spans"]))
+    except (KeyError, ValueError, TypeError):
+        return None

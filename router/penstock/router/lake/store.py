@@ -1,0 +1,541 @@
+"""Where a lake is: a file system, HDFS, or a bucket of S3; and what compaction does there.
+
+A reader that lists a directory sees a merged file and its sources never together:
+
+- On a file system of Linux the directory is exchanged, in one step (`renameat2`), for another one
+  that has the merged file and all others. Sinks publish under the same lock.
+- Elsewhere, and where a file system cannot do that, the sources are removed first. Between that and
+  the merged file's appearance such a reader misses their rows.
+"""
+
+import ctypes
+import errno
+import fcntl
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol, cast
+
+from typing_extensions import override
+
+from penstock.base.files import atomic_write, atomic_writer, make_directories, sync_directories
+from penstock.router.checkpoint.s3 import S3Objects
+from penstock.router.checkpoint.settings import S3Store
+from penstock.router.checkpoint.store import Objects
+from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings
+from penstock.router.lake.layout import HIDDEN, INDEX, LakeFile
+from penstock.router.lake.plan import Plan
+from penstock.service import ConfigError
+
+_EXCHANGE: Final = 2
+_AT_FDCWD: Final = -100
+_NO_EXCHANGE: Final = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
+_PART_BYTES: Final = 1024 * 1024
+_MS_NS: Final = 1_000_000
+
+
+class LakeStore(Protocol):
+    """A lake's files; paths are relative to it. Errors are those of `Objects`.
+
+    Attributes:
+        url: Where it is, for people.
+        has_owner: Whether sinks' files have JOB.SINK in their names.
+    """
+
+    url: str
+    has_owner: bool
+
+    @property
+    def objects(self) -> Objects:
+        """What is in `_index`."""
+        ...
+
+    def files(self, below: str = "") -> list[LakeFile]:
+        """The Parquet files that readers by listing see, in a directory and those in it."""
+        ...
+
+    def hidden(self) -> list[str]:
+        """The merged files that are not shown, or still kept, and what a killed process left."""
+        ...
+
+    def open(self, path: str) -> BinaryIO:
+        """A file to read, at any position.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        ...
+
+    def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
+        """Have a file written, durably; it appears whole, in place of one that is there."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Make another file with the same content.
+
+        Raises:
+            FileNotFoundError: The source is not there.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+    def show(self, plan: Plan) -> None:
+        """Put a plan's merged file, if there is one, in the place of its sources; perhaps again."""
+        ...
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep others from publishing and from deciding, where the storage has such a thing."""
+        ...
+
+    def locate(self, path: str) -> str:
+        """A file's whole name, as readers want it."""
+        ...
+
+
+def show_one_by_one(store: LakeStore, plan: Plan) -> None:
+    """`LakeStore.show` where there is no step that changes several names."""
+    if plan.hidden is not None and plan.hidden not in store.hidden():
+        return  # the plan was shown and forgotten by another process
+    for path in plan.paths:
+        store.remove(path)
+    if plan.hidden is not None and plan.target is not None:
+        with suppress(FileNotFoundError):
+            store.copy(plan.hidden, plan.target)
+
+
+def is_seen(path: str) -> bool:
+    """Whether readers of lakes take a path for a file with rows."""
+    parts = path.split("/")
+    return path.endswith(".parquet") and not any(it.startswith(("_", ".")) for it in parts)
+
+
+class LocalObjects:
+    """The files below a directory; see `Objects`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Objects.create`."""
+        try:
+            atomic_write(self._path / name, data, exclusive=True, parents=True)
+        except FileExistsError:
+            return False
+        return True
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `Objects.put`."""
+        atomic_write(self._path / name, data, parents=True)
+
+    def get(self, name: str) -> bytes | None:
+        """See `Objects.get`."""
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def names(self, below: str) -> list[str]:
+        """See `Objects.names`."""
+        try:
+            found = [it.name for it in os.scandir(self._path / below) if it.is_file()]
+        except FileNotFoundError:
+            return []
+        return sorted(f"{below}/{it}" for it in found if not it.startswith("."))
+
+    def remove(self, name: str) -> None:
+        """See `Objects.remove`."""
+        (self._path / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """See `Objects.close`."""
+
+
+class LocalLake:
+    """A directory of this machine, perhaps of a network volume; see `LakeStore`."""
+
+    has_owner = False
+
+    def __init__(self, path: Path, *, exchanges: bool = True) -> None:
+        """Nothing is made yet.
+
+        Args:
+            path: The directory.
+            exchanges: Whether directories are exchanged where that can be.
+        """
+        self._path = path
+        self._exchanges = exchanges
+        self.url = str(path)
+        self.objects: Objects = LocalObjects(path / INDEX)
+
+    def files(self, below: str = "") -> list[LakeFile]:
+        """See `LakeStore.files`."""
+        return [it for it in self._all(below) if is_seen(it.path)]
+
+    def hidden(self) -> list[str]:
+        """See `LakeStore.hidden`."""
+        return [it.path for it in self._all(HIDDEN)]
+
+    def _all(self, below: str) -> Iterator[LakeFile]:
+        waiting = [self._path / below]
+        while waiting:
+            directory = waiting.pop()
+            try:
+                entries = sorted(os.scandir(directory), key=lambda it: it.name)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        if not entry.name.startswith(("_", ".")):
+                            waiting.append(directory / entry.name)
+                        continue
+                    about = entry.stat()
+                    path = (directory / entry.name).relative_to(self._path).as_posix()
+                    yield LakeFile(path, about.st_size, about.st_mtime_ns)
+
+    def open(self, path: str) -> BinaryIO:
+        """See `LakeStore.open`."""
+        return (self._path / path).open("rb")
+
+    def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
+        """See `LakeStore.write`."""
+        with atomic_writer(self._path / path, parents=True) as file:
+            write(file)
+
+    def copy(self, source: str, target: str) -> None:
+        """See `LakeStore.copy`; the two share their bytes."""
+        place = self._path / target
+        changed = make_directories(place.parent)
+        link = place.with_name(f".{place.name}")
+        link.unlink(missing_ok=True)
+        try:
+            link.hardlink_to(self._path / source)
+        except FileNotFoundError:
+            raise
+        except OSError:  # a file system without hard links
+            shutil.copyfile(self._path / source, link)
+        link.replace(place)
+        link.unlink(missing_ok=True)  # rename leaves it where both are one file already
+        sync_directories([*changed, place.parent])
+
+    def remove(self, path: str) -> None:
+        """See `LakeStore.remove`; directories that are empty then go, too."""
+        place = self._path / path
+        place.unlink(missing_ok=True)
+        for directory in place.parents:
+            if directory == self._path:
+                return
+            try:
+                directory.rmdir()
+            except OSError:
+                if directory.exists():
+                    sync_directories([directory])
+                return
+
+    def show(self, plan: Plan) -> None:
+        """See `LakeStore.show`."""
+        with self.lock():
+            self._clear_exchanged()
+            if plan.hidden is None or not self._exchanged(plan):
+                show_one_by_one(self, plan)
+
+    def _exchanged(self, plan: Plan) -> bool:
+        """Whether it is done by exchanging the directory."""
+        assert plan.hidden is not None
+        assert plan.target is not None
+        directory = self._path / plan.directory
+        merged = self._path / plan.hidden
+        if not self._exchanges or not merged.exists() or not directory.is_dir():
+            return False
+        fresh = self._path / HIDDEN / f".{plan.id}"
+        fresh.mkdir(parents=True)
+        sources = {path.rpartition("/")[2] for path in plan.paths}
+        try:
+            for entry in os.scandir(directory):
+                if entry.is_dir(follow_symlinks=False):  # not one that a sink of ours makes
+                    return False
+                if entry.name not in sources:
+                    (fresh / entry.name).hardlink_to(entry.path)
+            target = fresh / plan.target.rpartition("/")[2]
+            if not target.exists():
+                target.hardlink_to(merged)
+            sync_directories([fresh])
+            _exchange(fresh, directory)
+        except OSError as error:
+            if error.errno not in _NO_EXCHANGE:
+                raise
+            return False
+        finally:
+            sync_directories([directory.parent])
+            self._clear_exchanged()
+        return True
+
+    def _clear_exchanged(self) -> None:
+        """Remove what was exchanged, or not yet."""
+        with suppress(FileNotFoundError):
+            for entry in list(os.scandir(self._path / HIDDEN)):
+                if entry.name.startswith("."):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """See `LakeStore.lock`."""
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def locate(self, path: str) -> str:
+        """See `LakeStore.locate`."""
+        return str(self._path / path)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Exchange the names of two directories, in one step.
+
+    Raises:
+        OSError: The system or the file system cannot do that.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    rename = getattr(library, "renameat2", None)
+    if rename is None:
+        raise OSError(errno.ENOSYS, "there is no renameat2")
+    paths = os.fsencode(one), os.fsencode(other)
+    if rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+class HdfsLake:
+    """A directory of HDFS; see `LakeStore`."""
+
+    has_owner = False
+
+    def __init__(self, url: str, *, location: str, settings: HdfsSettings | None = None) -> None:
+        """Nothing is connected yet; see `penstock.router.hdfs.Hdfs`."""
+        self._files = Hdfs(url, location=location, settings=settings)
+        self.url = self._files.url
+        self.objects: Objects = _HdfsObjects(
+            Hdfs(f"{url.rstrip('/')}/{INDEX}", location=location, settings=settings)
+        )
+
+    def files(self, below: str = "") -> list[LakeFile]:
+        """See `LakeStore.files`."""
+        return [it for it in self._all(below) if is_seen(it.path)]
+
+    def hidden(self) -> list[str]:
+        """See `LakeStore.hidden`."""
+        return [it.path for it in self._all(HIDDEN)]
+
+    def _all(self, below: str) -> list[LakeFile]:
+        prefix = f"{below}/" if below else ""
+        return [
+            LakeFile(prefix + path, size, modified_ms * _MS_NS)
+            for path, size, modified_ms in self._files.sizes(below)
+        ]
+
+    def open(self, path: str) -> BinaryIO:
+        """See `LakeStore.open`."""
+        return cast("BinaryIO", self._files.reader(path))
+
+    def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
+        """See `LakeStore.write`."""
+        self._files.replace_with(path, lambda file: write(cast("BinaryIO", file)))
+
+    def copy(self, source: str, target: str) -> None:
+        """See `LakeStore.copy`."""
+        with self.open(source) as file:
+            self.write(target, lambda to: shutil.copyfileobj(file, to, _PART_BYTES))
+
+    def remove(self, path: str) -> None:
+        """See `LakeStore.remove`."""
+        self._files.remove(path)
+
+    def show(self, plan: Plan) -> None:
+        """See `LakeStore.show`."""
+        show_one_by_one(self, plan)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """See `LakeStore.lock`; there is none."""
+        return nullcontext()
+
+    def locate(self, path: str) -> str:
+        """See `LakeStore.locate`."""
+        return f"{self.url}/{path}"
+
+
+class _HdfsObjects:
+    """See `Objects`."""
+
+    def __init__(self, files: Hdfs) -> None:
+        self._files = files
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._files.create(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._files.replace(name, data)
+
+    def get(self, name: str) -> bytes | None:
+        return self._files.read(name)
+
+    def names(self, below: str) -> list[str]:
+        return sorted(f"{below}/{name}" for name in self._files.names(below, recursive=True))
+
+    def remove(self, name: str) -> None:
+        self._files.remove(name)
+
+    def close(self) -> None:
+        """Nothing is to be closed."""
+
+
+class S3Lake(S3Objects):
+    """What is below a URL of S3; see `LakeStore`."""
+
+    has_owner = True
+
+    def __init__(
+        self,
+        config: S3Store,
+        *,
+        location: str,
+        storage_class: str = "STANDARD",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            config: Where it is.
+            location: What messages call it.
+            storage_class: Of merged files.
+            headers: That go with them.
+        """
+        super().__init__(config, location=location, headers=headers)
+        self._class = {} if storage_class == "STANDARD" else {"StorageClass": storage_class}
+        self.url = config.url.rstrip("/")
+        index = config.model_copy(update={"url": f"{self.url}/{INDEX}"})
+        self.objects: Objects = S3Objects(index, location=location, headers=headers)
+
+    def files(self, below: str = "") -> list[LakeFile]:
+        """See `LakeStore.files`."""
+        return [it for it in self._all(below) if is_seen(it.path)]
+
+    def hidden(self) -> list[str]:
+        """See `LakeStore.hidden`."""
+        return [it.path for it in self._all(HIDDEN)]
+
+    def _all(self, below: str) -> list[LakeFile]:
+        return [
+            LakeFile(name, about["Size"], round(about["LastModified"].timestamp() * 1e9))
+            for name, about in self.listed(below)
+        ]
+
+    def open(self, path: str) -> BinaryIO:
+        """See `LakeStore.open`."""
+        size = self.size(path)
+        if size is None:
+            raise FileNotFoundError(path)
+        return cast("BinaryIO", io.BufferedReader(_S3Input(self, path, size), _PART_BYTES))
+
+    def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
+        """See `LakeStore.write`."""
+        file = io.BytesIO()
+        write(file)
+        with self._telling(path):
+            self._call("put_object", Key=self._key(path), Body=file.getvalue(), **self._class)
+
+    def copy(self, source: str, target: str) -> None:
+        """See `LakeStore.copy`."""
+        origin = {"Bucket": self._config.bucket, "Key": self._key(source)}
+        if self.size(source) is None:
+            raise FileNotFoundError(source)
+        with self._telling(target):
+            self._call("copy_object", Key=self._key(target), CopySource=origin, **self._class)
+
+    def show(self, plan: Plan) -> None:
+        """See `LakeStore.show`."""
+        show_one_by_one(self, plan)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """See `LakeStore.lock`; there is none."""
+        return nullcontext()
+
+    def locate(self, path: str) -> str:
+        """See `LakeStore.locate`."""
+        return f"{self.url}/{path}"
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self.objects.close()
+
+
+class _S3Input(io.RawIOBase):
+    """An object that is read in ranges."""
+
+    def __init__(self, lake: S3Lake, path: str, size: int) -> None:
+        self._lake, self._path, self._size, self._position = lake, path, size, 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(begin + offset, 0)
+        return self._position
+
+    @override
+    def readinto(self, buffer: Any, /) -> int:
+        wanted = max(min(len(buffer), self._size - self._position), 0)
+        if not wanted:
+            return 0
+        found = self._lake.range(self._path, self._position, wanted)
+        if found is None:
+            raise FileNotFoundError(self._path)
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+
+def open_lake(place: str, *, endpoint: str | None = None, region: str | None = None) -> LakeStore:
+    """A lake by the name that a person gives it.
+
+    Args:
+        place: A directory, `hdfs://…` or `s3://BUCKET/PATH`.
+        endpoint: The address of an S3 that is not Amazon's.
+        region: Of S3.
+
+    Raises:
+        ConfigError: There is no such directory, or the name is none of these.
+    """
+    if place.startswith(SCHEME):
+        return HdfsLake(place, location=place)
+    if place.startswith(("s3://", "s3a://")):
+        keys = {"endpoint": endpoint, "region": region}
+        given = {name: value for name, value in keys.items() if value is not None}
+        config = S3Store.model_validate({"type": "s3", "url": place, "lease_s": 600, **given})
+        return S3Lake(config, location=place)
+    path = Path(place)
+    if not path.is_dir():
+        raise ConfigError(
+            f"{place} is no directory", fix="name a directory, hdfs://… or s3://BUCKET/PATH"
+        )
+    return LocalLake(path.absolute())
