@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
-STREAM = {"name": "logs", "subject": "t.logs.>", "segment_bytes_max": 64 * 1024}
+STREAM = {"name": "logs", "subject": "t.logs.>", "max_segment_bytes": 64 * 1024}
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def test_a_restore_that_was_cut_short_goes_on_and_lets_nobody_in_before_it
         server, to = ("--server", logd.fetch), tmp_path / "backup"
         assert run("backup", "logs", "--to", to, *server)[0] == 0
         parts = frames(to)
-        options = {"segment_bytes_max": 64 * 1024, "restore_from": [0], "restore_upto": [12]}
+        options = {"max_segment_bytes": 64 * 1024, "restore_from": [0], "restore_upto": [12]}
         log.create_stream("old", "t.old.>", **options)
         (first, reached), (later, _) = parts[0], parts[2]
         with pytest.raises(RefusedError, match="wanted is 0"):

@@ -140,7 +140,7 @@ SKIPPED = [(100, 121), (300, 301)]
 @pytest.fixture
 async def damaged(tmp_path: Path, nats_url: str) -> AsyncIterator[Logd]:
     """A node whose stream `logs` of 400 records has some that were damaged on its disk."""
-    plain = {"name": "logs", "subject": "t.>", "segment_bytes_max": 64 * 1024}
+    plain = {"name": "logs", "subject": "t.>", "max_segment_bytes": 64 * 1024}
     with Logd(tmp_path / "logd", nats_url, [plain]) as logd:
         await publish(nats_url, "t.a", *[b"number %d." % number * 20 for number in range(400)])
         assert logd.daemon.stop() == 0

@@ -24,7 +24,7 @@ KEYS = 20
 
 
 def make_logd(tmp_path: Path, nats_url: str, **options: Any) -> Logd:
-    stream = {"name": "logs", "subject": "telemetry.logs.>", "segment_bytes_max": 65_536} | options
+    stream = {"name": "logs", "subject": "telemetry.logs.>", "max_segment_bytes": 65_536} | options
     return Logd(
         tmp_path / "logd",
         nats_url,

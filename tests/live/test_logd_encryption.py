@@ -30,7 +30,7 @@ AUDIT = {
     "name": "audit",
     "subject": "audit.>",
     "encryption": "aes-256-gcm",
-    "segment_bytes_max": 64 * 1024,
+    "max_segment_bytes": 64 * 1024,
 }
 PLAIN = {"name": "plain", "subject": "plain.>"}
 

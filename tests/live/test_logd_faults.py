@@ -241,7 +241,7 @@ async def publish_once(url: str, payload: bytes) -> None:
 async def test_busy_refuses_with_429_and_every_message_is_counted(
     tmp_path: Path, nats_url: str
 ) -> None:
-    with Logd(tmp_path / "logd", nats_url, [LOGS], intake_bytes_max=65_536) as logd:
+    with Logd(tmp_path / "logd", nats_url, [LOGS], max_intake_bytes=65_536) as logd:
         client = await nats.connect(nats_url)
         js = client.jetstream()
         published, busy = 0, 0

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until_async
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
-LOGS = {"name": "logs", "subject": "t.logs", "segment_bytes_max": 65_536}
+LOGS = {"name": "logs", "subject": "t.logs", "max_segment_bytes": 65_536}
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_a_deleted_stream_gives_the_disk_back_at_once(
 ) -> None:
     """Its files are closed, too: one that is open takes its space until the process ends."""
     with small_file_system(tmp_path / "small", "24m") as small:
-        logd = Logd(tmp_path / "logd", nats_url, [LOGS | {"segment_bytes_max": 64 << 20}])
+        logd = Logd(tmp_path / "logd", nats_url, [LOGS | {"max_segment_bytes": 64 << 20}])
         logd.config["data_dir"] = str(small / "data")
         with running(logd), logd.client() as log:
             before = used_bytes(small)
@@ -185,7 +185,7 @@ async def test_a_sync_that_fails_takes_back_what_was_not_durable_and_nothing_els
 async def test_a_file_that_may_not_grow_is_refused_like_a_full_disk(
     tmp_path: Path, nats_url: str, client: Client
 ) -> None:
-    logs = LOGS | {"segment_bytes_max": 1 << 20}
+    logs = LOGS | {"max_segment_bytes": 1 << 20}
     with Logd(tmp_path / "logd", nats_url, [logs]) as logd:
         run("prlimit", "--pid", str(logd.daemon.pid), "--fsize=300000:")
         acked = await publish_until_refused(client, "logs", 20_000)

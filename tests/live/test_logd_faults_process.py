@@ -33,7 +33,7 @@ async def test_open_files_are_enough_for_every_stream_or_it_is_said_how_many_it_
     limited = ["prlimit", "--nofile=40:150", sys.executable, "-m", "penstock.logd"]
     streams = [LOGS, AUDIT, {"name": "more", "subject": "more"}]
     with (
-        Logd(tmp_path / "logd", nats_url, streams, program=limited, connections_max=8) as logd,
+        Logd(tmp_path / "logd", nats_url, streams, program=limited, max_connections=8) as logd,
         contextlib.ExitStack() as stack,
     ):
         readers = [stack.enter_context(logd.client()) for _ in range(8)]
@@ -55,7 +55,7 @@ async def test_a_node_of_a_cluster_without_open_files_leaves_replicas_closed_unt
     tmp_path: Path, nats_url: str
 ) -> None:
     """172 are enough for what connections may take, and five replicas."""
-    cluster = LogdCluster(tmp_path, nats_url, connections_max=8)
+    cluster = LogdCluster(tmp_path, nats_url, max_connections=8)
     few = cluster.nodes["c"].daemon
     few.program = ("prlimit", "--nofile=40:172", sys.executable, "-m", "penstock.logd")
     with cluster, cluster.client("a", "b") as log, contextlib.ExitStack() as stack:
@@ -90,7 +90,7 @@ async def test_a_configured_stream_waits_for_open_files_on_the_only_node_of_a_cl
 ) -> None:
     streams = [LOGS, AUDIT, {"name": "more", "subject": "more"}]
     limited = ("prlimit", "--nofile=40:157", sys.executable, "-m", "penstock.logd")
-    cluster = LogdCluster(tmp_path, nats_url, size=1, streams=streams, connections_max=8)
+    cluster = LogdCluster(tmp_path, nats_url, size=1, streams=streams, max_connections=8)
     node = cluster.nodes["a"].daemon
     node.program = limited
     with cluster, cluster.client() as log:

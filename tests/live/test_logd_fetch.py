@@ -180,7 +180,7 @@ async def test_a_reader_that_does_not_read_delays_nobody(logd: Logd, client: Cli
 
 
 def test_connections_beyond_the_limit_are_told_so(tmp_path: Path, nats_url: str) -> None:
-    with Logd(tmp_path / "few", nats_url, [LOGS], connections_max=2) as logd:
+    with Logd(tmp_path / "few", nats_url, [LOGS], max_connections=2) as logd:
         clients = [logd.client() for _ in range(2)]
         for log in clients:
             log.streams()

@@ -72,7 +72,7 @@ async def serving(
         source = lambda: context  # noqa: E731 - a source of one context
     server = FetchServer(
         asked or Asked(),
-        limits or FetchLimits(connections_max=4),
+        limits or FetchLimits(max_connections=4),
         tls=source,
         authenticator=authenticator,
     )
@@ -265,7 +265,7 @@ async def test_three_wrong_tokens_close_the_connection(callers: Callers) -> None
 async def test_whoever_says_nothing_is_shown_out(
     callers: Callers,
 ) -> None:
-    limits = FetchLimits(connections_max=4, authenticate_s=0.2)
+    limits = FetchLimits(max_connections=4, authenticate_s=0.2)
     async with serving(callers, callers.authenticator(), clients=None, limits=limits) as (
         address,
         server,

@@ -45,7 +45,7 @@ class NoStreams(LetsIn):
 async def serving(
     api: Api | None = None, limits: FetchLimits | None = None
 ) -> AsyncIterator[tuple[str, FetchServer]]:
-    server = FetchServer(api or NoStreams(), limits or FetchLimits(connections_max=4))
+    server = FetchServer(api or NoStreams(), limits or FetchLimits(max_connections=4))
     address = server.listen("127.0.0.1:0")
     running = asyncio.create_task(server.run())
     try:

@@ -22,7 +22,7 @@ LOGS = {
     "subject": "t.>",
     "retention": {"messages": 8},
     "dedup_window_s": 3600,
-    "dedup_entries_max": 100_000,
+    "max_dedup_entries": 100_000,
 }
 
 

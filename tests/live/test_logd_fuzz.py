@@ -58,12 +58,12 @@ def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, nats_url: str) -> Iterator[Logd]:
-    streams = [{"name": "logs", "subject": "t.>", "batch_decoded_bytes_max": 1 << 20}]
+    streams = [{"name": "logs", "subject": "t.>", "max_batch_decoded_bytes": 1 << 20}]
     options: dict[str, Any] = {
         "grpc": {"listen": f"127.0.0.1:{free_port()}", "publish_timeout_s": 0.2},
         "fetch_stall_s": STALL_S,
-        "connections_max": 16,
-        "streams_max": 40,
+        "max_connections": 16,
+        "max_streams": 40,
     }
     with Logd(tmp_path_factory.mktemp("logd"), nats_url, streams, **options) as logd:
         yield logd
@@ -78,7 +78,7 @@ def logd(running: Logd) -> Iterator[Logd]:
     with running.client() as log:
         with suppress(RefusedError):  # a request may have deleted it, and made another
             log.delete_stream("logs")
-        log.create_stream("logs", "t.>", batch_decoded_bytes_max=1 << 20)
+        log.create_stream("logs", "t.>", max_batch_decoded_bytes=1 << 20)
         assert "logs" in log.match("t.a")
     assert running.daemon.running
     assert "Traceback" not in running.daemon.log()

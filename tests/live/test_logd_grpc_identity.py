@@ -51,8 +51,8 @@ async def stream(_: bytes, context: Any) -> None:
 
 @asynccontextmanager
 async def serving(door: GrpcListener, *, idle_s: float = 60.0) -> AsyncIterator[int]:
-    section = GrpcSection(connections_max=CONNECTIONS_MAX)
-    authorizer = CallGuard(section.calls_max)
+    section = GrpcSection(max_connections=CONNECTIONS_MAX)
+    authorizer = CallGuard(section.max_calls)
     server = grpc.aio.server(
         interceptors=(authorizer, AuthInterceptor(door.authenticator, authorizer)),
         options=server_options(section, idle_s=idle_s),

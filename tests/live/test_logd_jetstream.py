@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until, wait_until_async
 pytestmark = pytest.mark.live
 
 ORDERS = {"name": "orders", "subject": "orders.new"}
-EVENTS = {"name": "events", "subject": "events.>", "header_bytes_max": 1024}
+EVENTS = {"name": "events", "subject": "events.>", "max_header_bytes": 1024}
 SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 
 
@@ -128,7 +128,7 @@ async def test_a_stream_that_only_listens_stores_what_is_meant_for_others(
     logd: Logd, client: Client
 ) -> None:
     with logd.client() as log:
-        log.create_stream("audit", "svc.>", ack_on_reply=False, message_bytes_max=4096)
+        log.create_stream("audit", "svc.>", ack_on_reply=False, max_message_bytes=4096)
         for number, headers in enumerate(JETSTREAM_ONLY):
             await client.publish("svc.a", b"%d" % number, headers=headers)
         await client.publish("svc.a", b"x" * 5000)

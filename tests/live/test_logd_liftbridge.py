@@ -54,7 +54,7 @@ def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, nats_url: str) -> Iterator[Logd]:
     listen = f"127.0.0.1:{free_port()}"
-    section = {"listen": listen, "subscriptions_max": SUBSCRIPTIONS_MAX, "reflection": True}
+    section = {"listen": listen, "max_subscriptions": SUBSCRIPTIONS_MAX, "reflection": True}
     with Logd(tmp_path_factory.mktemp("logd"), nats_url, [], grpc=section) as logd:
         yield logd
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.live
 async def test_a_stream_takes_messages_when_its_making_returns_and_its_name_is_freed_in_the_end(
     tmp_path: Path, nats_url: str
 ) -> None:
-    with LogdCluster(tmp_path, nats_url, cursors_max=1) as cluster:
+    with LogdCluster(tmp_path, nats_url, max_cursors=1) as cluster:
         client = await nats.connect(nats_url)
         for number in range(9):
             with cluster.client(cluster.names[number % 3]) as log:

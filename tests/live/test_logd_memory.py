@@ -106,7 +106,7 @@ class Attack:
 async def test_a_logd_short_of_memory_refuses_or_ends_and_corrupts_nothing(
     tmp_path: Path, client: Client
 ) -> None:
-    stream = {"name": "logs", "subject": "t.>", "segment_bytes_max": 8 * MIB, "compact": True}
+    stream = {"name": "logs", "subject": "t.>", "max_segment_bytes": 8 * MIB, "compact": True}
     url = client.connected_url.geturl()
     with Logd(tmp_path / "logd", url, [stream], compaction_interval_s=0.1) as logd:
         attack = Attack(client)

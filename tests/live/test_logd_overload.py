@@ -21,7 +21,7 @@ from tests.support.waiting import wait_until, wait_until_async
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 LOGS = {"name": "logs", "subject": "telemetry.logs.>"}
-TIGHT = {**LOGS, "intake_bytes_max": 65_536}
+TIGHT = {**LOGS, "max_intake_bytes": 65_536}
 
 
 def gaps(logd: Logd) -> dict[str, list[dict[str, Any]]]:

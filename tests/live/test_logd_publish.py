@@ -103,7 +103,7 @@ async def test_keys_and_tombstones_of_plain_messages_are_stored_in_their_columns
 async def test_ack_policies_silence_acks_and_never_refusals(
     tmp_path: Path, nats_url: str, client: Client
 ) -> None:
-    stream = {**LOGS, "ack_policy": "none", "message_bytes_max": 2000}
+    stream = {**LOGS, "ack_policy": "none", "max_message_bytes": 2000}
     with Logd(tmp_path / "quiet", nats_url, [stream]) as logd:
         answers = await client.subscribe(client.new_inbox())
         for number, policy in enumerate(("none", "all", "leader", None)):
@@ -179,7 +179,7 @@ async def test_metrics_show_the_streams_in_trouble_and_then_the_busiest_of_many(
     tmp_path: Path, nats_url: str
 ) -> None:
     streams = [{"name": f"s{n}", "subject": f"many.{n}"} for n in range(6)]
-    with Logd(tmp_path / "logd", nats_url, streams, metrics_streams_max=3) as logd:
+    with Logd(tmp_path / "logd", nats_url, streams, max_metrics_streams=3) as logd:
         client = await nats.connect(nats_url)
         js = client.jetstream()
         for _ in range(3):

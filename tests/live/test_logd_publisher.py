@@ -24,7 +24,7 @@ from tests.support.logd import Logd
 
 pytestmark = pytest.mark.live
 
-LOGS = {"name": "logs", "subject": "t.>", "message_bytes_max": 200_000}
+LOGS = {"name": "logs", "subject": "t.>", "max_message_bytes": 200_000}
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ async def test_over_kills_of_logd_nothing_is_lost_and_nothing_stored_twice(
     logd: Logd, nats_url: str
 ) -> None:
     total = 2000
-    options = PublishOptions(in_flight_max=32, ack_timeout_s=1)
+    options = PublishOptions(max_in_flight=32, ack_timeout_s=1)
     async with connected(nats_url, options) as publisher:
 
         async def plain() -> list[int]:
@@ -135,7 +135,7 @@ def _wait_for_more(logd: Logd) -> None:
 
 
 async def test_a_busy_logd_is_asked_again(tmp_path: Path, nats_url: str) -> None:
-    with Logd(tmp_path / "small", nats_url, [LOGS], intake_bytes_max=65_536) as logd:
+    with Logd(tmp_path / "small", nats_url, [LOGS], max_intake_bytes=65_536) as logd:
         async with connected(nats_url) as publisher:
             tasks = [await publisher.submit("t.a", b"%d" % n + bytes(30_000)) for n in range(60)]
             await asyncio.gather(*tasks)
@@ -172,7 +172,7 @@ def test_threads_share_a_publisher_and_each_keeps_its_order(logd: Logd, nats_url
 
 
 def test_closing_ends_every_call_of_every_thread(nats_url: str) -> None:
-    publisher = BlockingPublisher(nats_url, PublishOptions(in_flight_max=1, ack_timeout_s=30))
+    publisher = BlockingPublisher(nats_url, PublishOptions(max_in_flight=1, ack_timeout_s=30))
     first = publisher.submit("nowhere", b"x")
     errors: list[BaseException] = []
 

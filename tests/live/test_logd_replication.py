@@ -168,7 +168,7 @@ async def test_frames_damaged_on_the_leaders_disk_are_told_and_those_before_are_
 
 async def test_one_that_catches_up_is_fed_at_its_pace(tmp_path: Path) -> None:
     """The bucket begins full of a tenth of a second's worth; the rest has to wait for timers."""
-    settings = ReplicaFetchSettings(catch_up_bytes_per_s_max=200_000)
+    settings = ReplicaFetchSettings(max_catch_up_bytes_per_s=200_000)
     async with running(tmp_path, A, B, settings=settings) as nodes:
         leading, follower = (node.hold() for node in nodes)
         alone = replace(view(), isr=frozenset({A}), min_isr=1)

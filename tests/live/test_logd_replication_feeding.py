@@ -123,7 +123,7 @@ async def serving(
     directory: Path, settings: ReplicaFetchSettings | None = None
 ) -> AsyncIterator[tuple[Leading, Follower]]:
     """A leader with six frames, two in a segment."""
-    log = Log.open(directory / "log", LogConfig(segment_bytes_max=300))
+    log = Log.open(directory / "log", LogConfig(max_segment_bytes=300))
     for frame in make_frames(0, [b"%d" % n * 40 for n in range(6)]):
         log.append([frame])
     log.sync()

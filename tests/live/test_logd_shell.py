@@ -81,7 +81,7 @@ def test_arguments_files_and_lines_are_published(shell: Shell, tmp_path: Path) -
 
 
 def test_what_is_not_stored_is_told(shell: Shell) -> None:
-    shell.does("streams", "create", "small", "--subject", "small.>", "--message-bytes-max", "1024")
+    shell.does("streams", "create", "small", "--subject", "small.>", "--max-message-bytes", "1024")
     done = shell("publish", "small.a", given=b"ok\n" + b"x" * 2000 + b"\nnever\n")
     assert done.exit_code == 1
     assert "MESSAGE_TOO_LARGE" in done.stderr

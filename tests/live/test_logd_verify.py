@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
 
 SUBJECT = "t.a"
 COUNT = 600
-OPTIONS: dict[str, Any] = {"segment_bytes_max": 65_536, "replication_factor": 3}
+OPTIONS: dict[str, Any] = {"max_segment_bytes": 65_536, "replication_factor": 3}
 FAST: dict[str, Any] = {"compaction_interval_s": 0.05, "compaction_dirty_ratio": 0.1}
 
 
@@ -218,7 +218,7 @@ async def test_compaction_at_one_node_and_not_at_another_is_no_difference(
 
 
 async def test_of_one_node_alone_every_frame_is_checked(tmp_path: Path, nats_url: str) -> None:
-    stream = {"name": "logs", "subject": "t.>", "segment_bytes_max": 65_536}
+    stream = {"name": "logs", "subject": "t.>", "max_segment_bytes": 65_536}
     with Logd(tmp_path / "logd", nats_url, [stream]) as logd:
         await publish(nats_url, *range(COUNT))
         code, document, error = verify(logd.fetch)

@@ -23,7 +23,7 @@ SINKS: Final = ("one", "two", "three")
 STREAM: Final = {
     "name": "logs",
     "subject": "telemetry.logs.>",
-    "message_bytes_max": 32 * 1024 * 1024,
+    "max_message_bytes": 32 * 1024 * 1024,
 }
 
 _DICE: Final = random.Random(30)

@@ -44,7 +44,7 @@ HEADED = {"name": "headed", "subject": "telemetry.headed.>"}
 HEADERS = {"Traceparent": "00-1-2-01", "Empty": "", "Nats-Msg-Id": "☃"}
 CLOCK = {"name": "clock", "subject": "telemetry.clock.>"}
 LATER = {"name": "later", "subject": "telemetry.later.>"}
-SHORT = {"name": "short", "subject": "telemetry.short.>", "segment_bytes_max": 65536}
+SHORT = {"name": "short", "subject": "telemetry.short.>", "max_segment_bytes": 65536}
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,7 @@ class Operator:
         del server, key, partition
         random, options, config = self.world.random, stream.options, stream.config
         if random.random() < 0.3:
-            config = replace(config, dedup_entries_max=random.randrange(1000, 2000))
+            config = replace(config, max_dedup_entries=random.randrange(1000, 2000))
         else:
             factor = random.choice((2, 3, options.replication_factor))
             least = random.choice((None, 1, factor // 2 + 1))

@@ -32,7 +32,7 @@ from tests.sim.power import Power
 from tests.support.frames import make_batch_frame
 
 DIRECTORY: Final = Path("/data/logs")
-CONFIG: Final = LogConfig(segment_bytes_max=5000, index_interval_bytes=1500, index_save_bytes=700)
+CONFIG: Final = LogConfig(max_segment_bytes=5000, index_interval_bytes=1500, index_save_bytes=700)
 RETENTION_S: Final = 50
 SECOND: Final = 1_000_000_000
 
@@ -106,7 +106,7 @@ class CompactionWorld:
             subject="t.>",
             compact=self.compact,
             tombstone_retention_s=RETENTION_S,
-            segment_bytes_max=CONFIG.segment_bytes_max,
+            max_segment_bytes=CONFIG.max_segment_bytes,
         )
         self.compaction_scheduler = CompactionScheduler(
             self.log,

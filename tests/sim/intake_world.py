@@ -47,15 +47,15 @@ from tests.support.lone_replica import LoneReplica
 
 DIRECTORY: Final = Path("/data/logs")
 EPOCHS: Final = DIRECTORY / "epochs"
-LOG_CONFIG: Final = LogConfig(segment_bytes_max=3000, index_interval_bytes=600, index_save_bytes=90)
+LOG_CONFIG: Final = LogConfig(max_segment_bytes=3000, index_interval_bytes=600, index_save_bytes=90)
 NODE: Final = NodeId("one")
 SECOND: Final = 1_000_000_000
 CONFIG: Final = StreamConfig(
     name="logs",
     subject="t.>",
     dedup_window_s=6,
-    dedup_entries_max=6,
-    producers_max=2,
+    max_dedup_entries=6,
+    max_producers=2,
     retention=Retention(bytes=1 << 20),
 )
 
@@ -344,7 +344,7 @@ class IntakeWorld:
             if record.message_id:
                 entries[record.message_id] = offset
                 entries.move_to_end(record.message_id)
-        newest = list(entries.items())[-CONFIG.dedup_entries_max :]
+        newest = list(entries.items())[-CONFIG.max_dedup_entries :]
         limit = self.now_ns - CONFIG.dedup_window_s * SECOND
         if len(newest) < len(entries):
             self.reached.add("ids evicted")
@@ -357,9 +357,9 @@ class IntakeWorld:
             if record.sequence:
                 entries[record.producer] = record.sequence
                 entries.move_to_end(record.producer)
-        if len(entries) > CONFIG.producers_max:
+        if len(entries) > CONFIG.max_producers:
             self.reached.add("producers evicted")
-        return dict(list(entries.items())[-CONFIG.producers_max :])
+        return dict(list(entries.items())[-CONFIG.max_producers :])
 
     def release(self) -> None:
         limit = 1 << 60 if self.early else self.replica.high_watermark

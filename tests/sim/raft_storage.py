@@ -159,7 +159,7 @@ class DiskStorage:
 
     def _open(self) -> RaftStorage:
         return RaftStorage.open(
-            DIRECTORY, group="g", node=NODE, disk=self.disk, segment_bytes_max=1500
+            DIRECTORY, group="g", node=NODE, disk=self.disk, max_segment_bytes=1500
         )
 
     def _model_state(self) -> Recovered:

@@ -30,7 +30,7 @@ from tests.sim.power import Power
 from tests.support.frames import make_batch_frame
 
 DIRECTORY: Final = Path("/data/logs")
-CONFIG: Final = LogConfig(segment_bytes_max=6000, index_interval_bytes=1500, index_save_bytes=700)
+CONFIG: Final = LogConfig(max_segment_bytes=6000, index_interval_bytes=1500, index_save_bytes=700)
 
 
 class RewritingWorld:

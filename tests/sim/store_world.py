@@ -22,7 +22,7 @@ from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frames
 
 DIRECTORY: Final = Path("/data/logs")
-CONFIG: Final = LogConfig(segment_bytes_max=4000, index_interval_bytes=600, index_save_bytes=700)
+CONFIG: Final = LogConfig(max_segment_bytes=4000, index_interval_bytes=600, index_save_bytes=700)
 Opener = Callable[..., CommitLog]
 
 

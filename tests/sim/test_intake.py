@@ -86,8 +86,8 @@ TWINS: dict[str, dict[str, Any]] = {
     "takes the frame's time": {"rebuild": _by_frame_time},
     "window too long": {"config": with_options(dedup_window_s=7)},
     "window too short": {"config": with_options(dedup_window_s=5)},
-    "an id too many": {"config": with_options(dedup_entries_max=7)},
-    "a producer too many": {"config": with_options(producers_max=3)},
+    "an id too many": {"config": with_options(max_dedup_entries=7)},
+    "a producer too many": {"config": with_options(max_producers=3)},
 }
 
 

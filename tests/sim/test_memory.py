@@ -25,7 +25,7 @@ from tests.sim.disk import MemoryDisk
 DIRECTORY = Path("/data/logs")
 NOW_NS = 10**18
 CONFIG = StreamConfig(
-    name="logs", subject="t.>", dedup_window_s=3600, dedup_entries_max=20, producers_max=5
+    name="logs", subject="t.>", dedup_window_s=3600, max_dedup_entries=20, max_producers=5
 )
 
 

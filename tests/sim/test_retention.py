@@ -53,7 +53,7 @@ class World:
 
     def open(self) -> None:
         config = StreamConfig(name="logs", subject="t.>", retention=self.retention)
-        log_config = LogConfig(segment_bytes_max=1500, segment_age_s_max=8)
+        log_config = LogConfig(max_segment_bytes=1500, segment_age_s_max=8)
         self.log = CommitLog.open(DIRECTORY, log_config, disk=self.disk, now_ns=self.unix_ns)
         self.retention_task = RetentionTask(
             self.log,

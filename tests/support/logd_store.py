@@ -20,7 +20,7 @@ def record(offset: int) -> Record:
 
 def write_log(directory: Path, frames: int, *, close: bool = True, first: int = 0) -> CommitLog:
     """A log of frames of three records, synced one by one, five frames to a segment."""
-    log = CommitLog.open(directory, LogConfig(segment_bytes_max=5_000))
+    log = CommitLog.open(directory, LogConfig(max_segment_bytes=5_000))
     EpochFile(directory / "epochs").begin(first + 1, log.end_offset)
     for _ in range(frames):
         base = log.end_offset

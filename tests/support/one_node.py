@@ -54,7 +54,7 @@ async def one_node(
     *streams: StreamConfig,
     link: Link | None = None,
     context: PartitionContext | None = None,
-    cursors_max: int = 10,
+    max_cursors: int = 10,
 ) -> AsyncIterator[OneNode]:
     """Run a node until the end of the block.
 
@@ -63,7 +63,7 @@ async def one_node(
         streams: Made, where there are none of these names.
         link: Brings what is published.
         context: What its partitions share, but for the lookup of streams.
-        cursors_max: At a time.
+        max_cursors: At a time.
     """
     directory.mkdir(parents=True, exist_ok=True)
     clock, shared = SystemClock(), context or make_context()
@@ -71,7 +71,7 @@ async def one_node(
     def with_lookup(lookup: StreamLookup) -> PartitionContext:
         return replace(shared, streams_for=lookup.match, knows_stream=lookup.knows)
 
-    config = LogdConfig(data_dir=directory, node=shared.node, cursors_max=cursors_max)
+    config = LogdConfig(data_dir=directory, node=shared.node, max_cursors=max_cursors)
     reachability = NatsReachability(lambda: True, clock)
     engine = ClusterEngine(config, link or QuietLink(), with_lookup, clock, reachability)
     await engine.open((), ENDPOINTS)

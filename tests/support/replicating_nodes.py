@@ -67,7 +67,7 @@ class Held:
 
     def __init__(self, node: "Node", key: PartitionId, directory: Path) -> None:
         self.key = key
-        self.log = CommitLog.open(directory, LogConfig(segment_bytes_max=64 * 1024 * 1024))
+        self.log = CommitLog.open(directory, LogConfig(max_segment_bytes=64 * 1024 * 1024))
         self.said: list[fx.Effect] = []
         self.events: list[ev.Event] = []
         self.taken = 0

@@ -289,7 +289,7 @@ class CollectorConfig(Section):
     def _requests_fit_their_share(self) -> "CollectorConfig":
         share = min(self.receive.max_source_bytes, self.receive.max_bytes)
         for source in self.sources:
-            if source.request_bytes_max > share:
+            if source.max_request_bytes > share:
                 msg = (
                     f"source {source.name}: max_message_bytes is above {share}, what a source may "
                     "hold by `receive`: raise that, or lower it"

@@ -229,7 +229,7 @@ class SpoolWriterLimits:
     datagram_queue_bytes_max: int = DATAGRAM_QUEUE_BYTES_MAX
     fragments_wait_s: float = FRAGMENTS_WAIT_S
     otlp_room_wait_s: float = OTLP_ROOM_WAIT_S
-    otlp_calls_max: int = OTLP_CALLS_MAX
+    otlp_max_calls: int = OTLP_CALLS_MAX
     otlp_records_max: int = OTLP_RECORDS_MAX
 
 

@@ -39,16 +39,16 @@ class ActivitySettings(_Settings):
     """The stream `__activity`, of what happened, when and by whom.
 
     Attributes:
-        bytes_max: Of it, beyond which the oldest goes.
+        max_bytes: Bytes of the stream; beyond them the oldest events are deleted.
         age_s: After how many seconds an event may go.
     """
 
-    bytes_max: Annotated[int, Field(ge=_MIB, le=1 << 50)] = 256 * _MIB
+    max_bytes: Annotated[int, Field(ge=_MIB, le=1 << 50)] = 256 * _MIB
     age_s: Annotated[int, Field(ge=60, le=100 * 365 * 86_400)] = 90 * 86_400
 
     def stream(self) -> StreamConfig:
         """The stream as the core knows it."""
-        return activity_stream(bytes_max=self.bytes_max, age_s=self.age_s)
+        return activity_stream(bytes_max=self.max_bytes, age_s=self.age_s)
 
 
 class LogdConfig(_Settings):
@@ -67,25 +67,25 @@ class LogdConfig(_Settings):
         insecure_listeners: Those that may go without TLS where other machines can reach them.
         cluster: The cluster that it is a node of; none: one of its own, without other nodes.
         activity: What happens is taken down; none: it is only logged.
-        quota_delay_s_max: How long something over its quota may be held up before it is refused.
+        max_quota_delay_s: How long something over its quota may be held up before it is refused.
         encryption: Master keys for streams that are encrypted on disk; none: there are no such.
         streams: Made at start when missing. Without `cluster` the options of those that are there
             follow the file; their subject cannot.
-        intake_bytes_max: Bytes of accepted messages that may wait for the disk, over all streams.
-        streams_max: Streams there may be, those configured included.
-        metrics_streams_max: Partitions that have series of their own at `/metrics`; of more, those
+        max_intake_bytes: Bytes of accepted messages that may wait for the disk, over all streams.
+        max_streams: Streams there may be, those configured included.
+        max_metrics_streams: Partitions that have series of their own at `/metrics`; of more, those
             in trouble, then those with most records since the start.
         unsubscribe_after_s: How long a stream may refuse messages for lack of room before it leaves
             its subject; none: for ever.
         resubscribe_after_s: How long it stays away then, at least.
-        connections_max: Connections to `fetch` at a time.
-        fetches_outstanding_max: Requests under way on one connection.
-        fetches_outstanding_total_max: Requests under way on all connections.
+        max_connections: Connections to `fetch` at a time.
+        max_outstanding_fetches: Requests under way on one connection.
+        max_outstanding_fetches_total: Requests under way on all connections.
         fetch_stall_s: How long a reader may take nothing of an answer before it is cut off.
-        cursors_max: Consumers' cursors at a time.
+        max_cursors: Consumers' cursors at a time.
         retention_interval_s: Seconds between looks at what may be deleted.
         compaction_interval_s: Seconds between looks at what may be compacted.
-        compaction_bytes_per_s_max: Bytes that compaction reads and writes, over all streams.
+        max_compaction_bytes_per_s: Bytes that compaction reads and writes, over all streams.
         compaction_memory_bytes: Bytes for the keys of one pass.
         compaction_dirty_ratio: Share of a stream's bytes not compacted yet that calls for a pass.
         connect_timeout_s: How long NATS may be away at start.
@@ -102,25 +102,25 @@ class LogdConfig(_Settings):
     cluster: ClusterSection | None = None
     activity: ActivitySettings | None = None
     tracing: TracingSection | None = None
-    quota_delay_s_max: Annotated[float, Field(ge=0, le=60)] = 2.0
+    max_quota_delay_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     tls: TlsSection | None = None
     auth: AuthSection = AuthSection()
     insecure_listeners: tuple[Door, ...] = ()
     encryption: EncryptionSection | None = None
     streams: tuple[ConfiguredStream, ...] = ()
-    intake_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
-    streams_max: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
-    metrics_streams_max: Annotated[int, Field(ge=0, le=100_000)] = 400
+    max_intake_bytes: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
+    max_streams: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
+    max_metrics_streams: Annotated[int, Field(ge=0, le=100_000)] = 400
     unsubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] | None = 10.0
     resubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] = 1.0
-    connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
-    fetches_outstanding_max: Annotated[int, Field(ge=1, le=65_536)] = 64
-    fetches_outstanding_total_max: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
+    max_connections: Annotated[int, Field(ge=1, le=65_536)] = 256
+    max_outstanding_fetches: Annotated[int, Field(ge=1, le=65_536)] = 64
+    max_outstanding_fetches_total: Annotated[int, Field(ge=1, le=1_048_576)] = 4096
     fetch_stall_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
-    cursors_max: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
+    max_cursors: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     retention_interval_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
     compaction_interval_s: Annotated[float, Field(ge=0.05, le=3600)] = 30.0
-    compaction_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] = 32 * _MIB
+    max_compaction_bytes_per_s: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] = 32 * _MIB
     compaction_memory_bytes: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 64 * _MIB
     compaction_dirty_ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
     connect_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
@@ -140,16 +140,16 @@ class LogdConfig(_Settings):
     def fetch_limits(self) -> FetchLimits:
         """What readers may ask."""
         return FetchLimits(
-            connections_max=self.connections_max,
-            outstanding_max=self.fetches_outstanding_max,
-            outstanding_total_max=self.fetches_outstanding_total_max,
+            max_connections=self.max_connections,
+            outstanding_max=self.max_outstanding_fetches,
+            outstanding_total_max=self.max_outstanding_fetches_total,
             stall_s=self.fetch_stall_s,
         )
 
     def connections(self) -> int:
         """Of clients there may be, over all doors, those that have not said who they are too."""
-        grpc = 0 if self.grpc is None else self.grpc.connections_max
-        return 2 * self.connections_max + STRANGERS_BESIDES + grpc
+        grpc = 0 if self.grpc is None else self.grpc.max_connections
+        return 2 * self.max_connections + STRANGERS_BESIDES + grpc
 
     @property
     def cluster_section(self) -> ClusterSection:

@@ -63,7 +63,7 @@ NEWER_FIX: Final = (
 )
 
 OPENING_FIXES: Final = {
-    "TOO_MANY_STREAMS": "raise the limit, or lower connections_max",
+    "TOO_MANY_STREAMS": "raise the limit, or lower max_connections",
     "CLUSTERED": "give the configuration its section `cluster` back, or use another data_dir",
     "NOT_ENOUGH_NODES": "ask for no more replicas than there are nodes",
     "NATS_REFUSED": "permit logd's user to subscribe to the stream's subject",
@@ -240,7 +240,7 @@ class _Daemon:
         self._ack_link = NatsLink(
             access, name=f"{config.node}/acks", on_messages=_ignore, rng=rng, clock=clock
         )
-        self._budget = ByteBudget(config.intake_bytes_max)
+        self._budget = ByteBudget(config.max_intake_bytes)
         self._tracing = Tracing(config.tracing, "logd", config.node)
         self._acks = AckSender(self._ack_link)
         self._compaction_thread = CompactionThread(_compaction(config), SystemClock())
@@ -269,7 +269,7 @@ class _Daemon:
             listeners=self._listeners,
             reloader=self._reloader,
             data_dir=config.data_dir,
-            metrics_streams_max=config.metrics_streams_max,
+            max_metrics_streams=config.max_metrics_streams,
             grpc=self._grpc,
             hints=self._hints,
             spans=self._tracing.counts,
@@ -568,7 +568,7 @@ class _Daemon:
 def _compaction(config: LogdConfig) -> CompactionSettings:
     return CompactionSettings(
         interval_s=config.compaction_interval_s,
-        bytes_per_s_max=config.compaction_bytes_per_s_max,
+        bytes_per_s_max=config.max_compaction_bytes_per_s,
         memory_bytes=config.compaction_memory_bytes,
         dirty_ratio=config.compaction_dirty_ratio,
     )

@@ -243,7 +243,7 @@ STRANGERS_BESIDES: Final = 64
 may be of those that have: so all of them may come at once, after a restart."""
 
 GRPC_BYTES_BEYOND: Final = 2 * 1024 * 1024 + 64 * 1024
-"""Bytes of a message of gRPC's beyond `grpc.message_bytes_max` that are read to be refused: with
+"""Bytes of a message of gRPC's beyond `grpc.max_message_bytes` that are read to be refused: with
 the default, values up to 4 MiB. A larger message gRPC refuses itself, and ends the whole stream of
 publishes by that, which go-liftbridge opens once and never again."""
 

@@ -74,7 +74,7 @@ class Listeners:
             grants=config.auth.granted(),
         )
         self.throttle = QuotaManager(
-            engine.access, self.authorizer, clock, wait_s_max=config.quota_delay_s_max
+            engine.access, self.authorizer, clock, wait_s_max=config.max_quota_delay_s
         )
         self._rules = AuthorizationRules(self.authorizer, engine.groups)
         handlers = Handlers(

@@ -61,10 +61,10 @@ METRICS: Final = {
     "bytes_deleted": _counter("Bytes of the segments that retention deleted.", "stream"),
     "damaged_offsets": _gauge("Offsets that are known to be damaged and cannot be read.", "stream"),
     "streams": _gauge("Partitions that are open on this node."),
-    "max_streams": _gauge("Partitions that this node may have, as `streams_max` says."),
+    "max_streams": _gauge("Partitions that this node may have, as `max_streams` says."),
     "streams_reopened": _counter("Logs that logd opened again after the disk had been full."),
     "streams_without_series": _gauge(
-        "Partitions that have no series here, because there are more than `metrics_streams_max`."
+        "Partitions that have no series here, because there are more than `max_metrics_streams`."
     ),
     # Streams: duplicates.
     "dedup_entries": _gauge(
@@ -109,7 +109,7 @@ METRICS: Final = {
     "ingest_gaps_lasting": _gauge("Ingest gaps that are not over yet."),
     # Intake and acks.
     "intake_bytes": _gauge("Bytes of messages that wait for the disk, over all streams."),
-    "intake_max_bytes": _gauge("Bytes of messages that may wait, as `intake_bytes_max` says."),
+    "intake_max_bytes": _gauge("Bytes of messages that may wait, as `max_intake_bytes` says."),
     "acks_sent": _counter("Acks and refusals that logd sent to publishers."),
     "acks_dropped": _counter("Acks and refusals that the connection to NATS did not take."),
     "acks_withheld": _counter(

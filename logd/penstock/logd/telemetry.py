@@ -57,7 +57,7 @@ class Telemetry:
     listeners: Listeners
     reloader: CredentialReloader
     data_dir: Path
-    metrics_streams_max: int
+    max_metrics_streams: int
     grpc: "GrpcServer | None" = None
     hints: JetStreamHints | None = None
     spans: Callable[[], dict[str, int]] = dict
@@ -253,7 +253,7 @@ class _Scrape(Collector):
     @override
     def collect(self) -> Iterable[Metric]:
         engine = self._telemetry.engine
-        shown = _Shown(engine, self._telemetry.metrics_streams_max)
+        shown = _Shown(engine, self._telemetry.max_metrics_streams)
         yield from _stream_metrics(shown.partitions, shown.offline_partitions)
         yield value_of("streams_without_series", shown.left_out)
         yield from _process_metrics(self._telemetry)
@@ -327,7 +327,7 @@ def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
         ids, producers = partition.intake.dedup.message_ids, partition.intake.dedup.producers
         for kind, table, limit in (
             ("ids", ids, ids.ids_max),
-            ("producers", producers, producers.producers_max),
+            ("producers", producers, producers.max_producers),
         ):
             entries.append(((partition.label, kind), len(table)))
             most.append(((partition.label, kind), limit))
@@ -370,7 +370,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         ("intake_bytes", telemetry.budget.held),
         ("intake_max_bytes", telemetry.budget.bytes_max),
         ("streams", len(engine.partitions())),
-        ("max_streams", engine.streams_max),
+        ("max_streams", engine.max_streams),
     ):
         yield value_of(name, value)
 

@@ -61,8 +61,8 @@ def _alter_min_isr(it: ClusterUnderLoad) -> Command:
 
 def _alter_dedup(it: ClusterUnderLoad) -> Command:
     entries = it.run.rng.randrange(100_000, 1_000_000)
-    words = f"alter {it.stream}: dedup_entries_max {entries}"
-    return words, lambda log: log.alter_stream(it.stream, dedup_entries_max=entries)
+    words = f"alter {it.stream}: max_dedup_entries {entries}"
+    return words, lambda log: log.alter_stream(it.stream, max_dedup_entries=entries)
 
 
 def _rebalance(_: ClusterUnderLoad) -> Command:

@@ -32,7 +32,7 @@ _KEPT_S: Final = 3
 _TOMBSTONE_S: Final = 20
 """Longer than a restart takes, so that a tombstone that goes early is missed at the next look."""
 
-_GROWS: Final = {"segment_bytes_max": _MIB // 4}
+_GROWS: Final = {"max_segment_bytes": _MIB // 4}
 """For streams that keep everything: a start opens each segment, and there come to be thousands."""
 
 _OPTIONS: Final[dict[str, dict[str, Any]]] = {
@@ -51,7 +51,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 _STREAMS: Final[list[dict[str, Any]]] = [
-    {"name": name, "subject": f"soak.{name}.>", "segment_bytes_max": 64 * 1024} | options
+    {"name": name, "subject": f"soak.{name}.>", "max_segment_bytes": 64 * 1024} | options
     for name, options in _OPTIONS.items()
 ]
 """Small segments, so that they are closed, deleted, cleaned and merged during the kills."""

@@ -244,10 +244,10 @@ async def test_a_request_that_began_in_time_may_go_on_after_its_first_byte() -> 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nx: "], ids=["silent", "slow"])
 async def test_connections_that_have_asked_for_nothing_make_room(said: bytes) -> None:
     async with serving() as (server, port):
-        idle = [await connect(port) for _ in range(LIMITS.connections_max)]
+        idle = [await connect(port) for _ in range(LIMITS.max_connections)]
         for _, writer in idle:
             writer.write(said)
-        await wait_until_async(lambda: server.connections == LIMITS.connections_max)
+        await wait_until_async(lambda: server.connections == LIMITS.max_connections)
         assert (await say(port, GET.replace(b"host", b"connection: close\r\nhost"))).startswith(
             b"HTTP/1.1 200"
         )
@@ -268,7 +268,7 @@ async def test_one_more_than_all_that_have_asked_is_closed() -> None:
         return Response(200, headers={"connection": "close"})
 
     async with serving(answer=wait) as (server, port):
-        busy = [await connect(port) for _ in range(LIMITS.connections_max)]
+        busy = [await connect(port) for _ in range(LIMITS.max_connections)]
         for _, writer in busy:
             writer.write(GET)
         await wait_until_async(lambda: asked == len(busy))
@@ -312,7 +312,7 @@ async def test_connections_that_shake_no_hands_hold_up_nobody_and_make_room(
     authority: Authority,
 ) -> None:
     async with serving(tls=server_tls(authority)) as (server, port):
-        silent = [await connect(port) for _ in range(LIMITS.connections_max + 2)]
+        silent = [await connect(port) for _ in range(LIMITS.max_connections + 2)]
         for _, writer in silent[::2]:
             writer.write(b"\x16\x03\x01")  # a handshake has begun
         url, tls = f"https://localhost:{port}/", client_tls(authority.cert)

@@ -138,7 +138,7 @@ async def test_a_grpc_request_is_not_read_before_there_is_room(tmp_path: Path) -
     ("limits", "left_bytes"),
     [
         (SpoolWriterLimits(otlp_room_wait_s=0.05), MIB - 1),
-        (SpoolWriterLimits(otlp_calls_max=0), MIB),
+        (SpoolWriterLimits(otlp_max_calls=0), MIB),
     ],
 )
 async def test_a_grpc_sender_is_told_to_come_again_where_there_is_no_room(

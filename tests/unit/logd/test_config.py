@@ -25,7 +25,7 @@ def load(directory: Path, **changes: Any) -> LogdConfig:
         ({"streams": [{**LOGS, "subject": "_INBOX.>"}]}, "streams.0.subject"),
         ({"streams": [{**LOGS, "subject": "*.logs"}]}, "streams.0.ack_on_reply"),
         ({"streams": [{**LOGS, "fsync": "sometimes"}]}, "streams.0.fsync"),
-        ({"streams": [{**LOGS, "message_bytes_max": 1}]}, "streams.0.message_bytes_max"),
+        ({"streams": [{**LOGS, "max_message_bytes": 1}]}, "streams.0.max_message_bytes"),
         ({"streams": [LOGS, LOGS]}, "named twice"),
         ({"nats": {"url": "http://127.0.0.1"}}, "nats.url"),
         ({"nats": {"url": "nats://127.0.0.1:1,http://b:2"}}, "nats.url"),
@@ -35,7 +35,7 @@ def load(directory: Path, **changes: Any) -> LogdConfig:
         ({"nats": {"tls": {"key_file": "f"}}}, "key_file needs cert_file"),
         ({"nats": {"url": "nats://127.0.0.1:x"}}, "nats.url"),
         ({"fetch": "9293"}, "fetch"),
-        ({"intake_bytes_max": 5}, "intake_bytes_max"),
+        ({"max_intake_bytes": 5}, "max_intake_bytes"),
     ],
 )
 def test_a_mistake_is_named_with_its_key(tmp_path: Path, changes: dict[str, Any], key: str) -> None:

@@ -157,7 +157,7 @@ async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_g
 ) -> None:
     groups = {"c": group_of(epoch=7, owner="a", granted=7)}
     async with store(tmp_path) as (_, node):
-        cursors = CursorStore(OnePartition(node), cursors_max=10, groups=groups.get)
+        cursors = CursorStore(OnePartition(node), max_cursors=10, groups=groups.get)
 
         async def granted(member: str, offset: int, epoch: int) -> tuple[int, int]:
             wanted = Granted(KEY, offset, INCARNATION, epoch)
@@ -185,7 +185,7 @@ async def test_commits_of_a_grant_that_is_over_are_refused_and_positions_never_g
         del groups["c"]
         await commit(cursors, rewind=True)
         assert await refused("b", 200, 9) == "FENCED"
-        again = CursorStore(OnePartition(node), cursors_max=10)
+        again = CursorStore(OnePartition(node), max_cursors=10)
         await again.start()
         assert again.get(KEY)[0]["epoch"] == 9
 

@@ -30,7 +30,7 @@ from penstock.logd.intake.turn import Append, Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import build_frames
 
-CONFIG = StreamConfig(name="logs", subject="t.>", batch_decoded_bytes_max=1 << 20)
+CONFIG = StreamConfig(name="logs", subject="t.>", max_batch_decoded_bytes=1 << 20)
 BOAST = 2**32 - 1
 COMPRESSIONS: list[Compression | None] = [None, "zstd", "lz4"]
 
@@ -138,7 +138,7 @@ def test_a_mutated_batch_is_refused_or_sound_within_bounded_memory() -> None:
     assert run.returncode == 0, run.stderr[-2000:]
     taken, peak = map(int, run.stdout.split())
     assert taken > 30, "mutations that change nothing that matters are taken"
-    assert peak < 4 * CONFIG.batch_decoded_bytes_max
+    assert peak < 4 * CONFIG.max_batch_decoded_bytes
 
 
 def _bounded(call: Callable[[], object], limit: int) -> None:
@@ -245,7 +245,7 @@ def test_every_message_is_stored_repeated_or_refused_and_can_be_built(given: lis
 
 
 def test_a_batch_that_is_not_stored_counts_no_more_than_one_could_hold() -> None:
-    config = StreamConfig(name="logs", subject="t.>", batch_rows_max=100)
+    config = StreamConfig(name="logs", subject="t.>", max_batch_rows=100)
     intake = Intake(config, next_offset=0, epoch=1, streams_for=lambda _: ())
     body = encode_body(build_batch([Record("t.a", b"x", 1)]))
     for previous, sequence, records in (

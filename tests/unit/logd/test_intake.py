@@ -211,7 +211,7 @@ def test_a_batch_for_another_stream_is_stored_after_any_other() -> None:
 )
 def test_the_publisher_of_another_stream_is_never_told_of_a_refusal(given: Message) -> None:
     """Its own stream may have stored the message, and answers."""
-    intake = make_intake(message_bytes_max=1900, header_bytes_max=500)
+    intake = make_intake(max_message_bytes=1900, max_header_bytes=500)
     assert nacks(take(intake, given)) == []
     assert intake.counts.untold.total() == intake.counts.refused.total() == 1
 
@@ -297,7 +297,7 @@ def test_a_batch_with_a_header_for_one_record_is_refused(name: str) -> None:
     ],
 )
 def test_refusals_are_told_and_counted(given: Message, nack: Nack) -> None:
-    intake = make_intake(message_bytes_max=1900)
+    intake = make_intake(max_message_bytes=1900)
     effects = take(intake, given, given._replace(reply=b""))
     assert nacks(effects) == [nack]
     assert items(effects) == []
@@ -314,7 +314,7 @@ def test_above_the_budget_what_follows_is_busy() -> None:
 
 
 def test_without_ack_on_reply_plain_publishers_hear_nothing_and_producers_do() -> None:
-    intake = make_intake(ack_on_reply=False, message_bytes_max=5000)
+    intake = make_intake(ack_on_reply=False, max_message_bytes=5000)
     effects = take(intake, message(), message(b"x" * 6000), batch(0, 1), batch(5, 6))
     assert [ack.enveloped for ack in acks(effects)] == [True]
     assert nacks(effects) == [Nack.SEQUENCE_GAP]
@@ -325,7 +325,7 @@ def test_without_ack_on_reply_plain_publishers_hear_nothing_and_producers_do() -
 def test_a_message_s_ack_policy_stands_above_its_stream_s(
     stream_policy: str, own: str | None
 ) -> None:
-    intake = make_intake(ack_policy=stream_policy, message_bytes_max=5000)
+    intake = make_intake(ack_policy=stream_policy, max_message_bytes=5000)
     given = message() if own is None else message(Penstock_Ack_Policy=own)
     effects = take(intake, given, message(Nats_Msg_Id="1", Penstock_Ack_Policy="all"), given)
     expected = [] if (own or stream_policy) == "none" else [0, 2]
@@ -367,9 +367,9 @@ def test_ack_on_reply_stands_above_the_policy() -> None:
 @pytest.mark.parametrize(
     ("limit", "given", "nack"),
     [
-        ({"header_bytes_max": 30}, message(Other="x" * 30), Nack.HEADERS_TOO_LARGE),
-        ({"header_pairs_max": 2}, message(A="1", B="2", C="3"), Nack.BAD_HEADER),
-        ({"key_bytes_max": 3}, message(Penstock_Key="1234"), Nack.BAD_HEADER),
+        ({"max_header_bytes": 30}, message(Other="x" * 30), Nack.HEADERS_TOO_LARGE),
+        ({"max_header_pairs": 2}, message(A="1", B="2", C="3"), Nack.BAD_HEADER),
+        ({"max_key_bytes": 3}, message(Penstock_Key="1234"), Nack.BAD_HEADER),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -380,7 +380,7 @@ def test_what_is_beyond_a_limit_is_refused(
     assert nacks(take(make_intake(), given)) == []
 
 
-@pytest.mark.parametrize("limit", [{"batch_rows_max": 1}, {"batch_decoded_bytes_max": 64}], ids=str)
+@pytest.mark.parametrize("limit", [{"max_batch_rows": 1}, {"max_batch_decoded_bytes": 64}], ids=str)
 def test_a_batch_beyond_a_limit_is_refused(limit: dict[str, int]) -> None:
     intake = make_intake(**limit)
     effects = take(intake, batch(0, 1))

@@ -43,13 +43,13 @@ async def echo(request: Any, _: Any) -> Any:
 
 
 def requests(
-    room: int = 2 * MOST, *, streams_max: int = 1, request_s: float = REQUEST_S
+    room: int = 2 * MOST, *, max_streams: int = 1, request_s: float = REQUEST_S
 ) -> Requests:
     return Requests(
         ByteSemaphore(room),
         bytes_max=MOST,
         received_max=MOST,
-        streams_max=streams_max,
+        max_streams=max_streams,
         request_s=request_s,
     )
 
@@ -116,7 +116,7 @@ async def test_a_malformed_request_is_refused_where_it_is_told() -> None:
 
 
 async def test_streams_of_publishes_are_bounded() -> None:
-    reading = requests(streams_max=1)
+    reading = requests(max_streams=1)
     call = reading.handler("PublishAsync", held).stream_stream
     first = asyncio.create_task(call(None, Sending()))
     await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_streams_of_publishes_are_bounded() -> None:
 
 
 async def test_calls_are_bounded_once_it_is_known_whose_they_are() -> None:
-    authorizer = CallGuard(calls_max=1)
+    authorizer = CallGuard(max_calls=1)
     with authorizer.under_way():
         assert authorizer.calls == 1
         with pytest.raises(CallError, match="1 calls are under way") as refused:

@@ -45,7 +45,7 @@ class Calling:
 
 async def subscribe(streams: ClusterStreams, calling: Any, **request: Any) -> Any:
     permits: Any = Everybody()
-    subscribing = SubscribeService(streams, permits, subscriptions_max=1)
+    subscribing = SubscribeService(streams, permits, max_subscriptions=1)
     with pytest.raises((CallError, RefusedError)) as ended:
         await subscribing.subscribe(wire.SubscribeRequest(stream="logs", **request), calling)
     return ended.value

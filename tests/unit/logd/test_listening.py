@@ -161,7 +161,7 @@ async def test_reserved_subjects_are_passed_over_and_counted(tmp_path: Path) -> 
 
 
 async def test_what_can_never_fit_is_too_large_and_not_busy(tmp_path: Path) -> None:
-    small = StreamConfig(name="logs", subject="t.>", intake_bytes_max=64 * 1024)
+    small = StreamConfig(name="logs", subject="t.>", max_intake_bytes=64 * 1024)
     async with world(tmp_path, small) as it:
         counts = it.node.partition("logs").intake.counts
         for size in (64 * 1024, 1024):

@@ -130,7 +130,7 @@ class World:
         config: StreamConfig = CONFIG,
     ) -> None:
         self.directory, self.disk = directory, disk
-        self.log = kind.open(directory, LogConfig(segment_bytes_max=2_000), disk=disk)
+        self.log = kind.open(directory, LogConfig(max_segment_bytes=2_000), disk=disk)
         self.epochs = EpochFile(directory / "epochs", disk=disk)
         self.outcomes: list[LogResult] = []
         self.retention_task = RetentionTask(

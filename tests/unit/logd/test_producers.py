@@ -7,8 +7,8 @@ ONE = b"1" * 16
 TWO = b"2" * 16
 
 
-def make_table(*, expiry_ns: int = 1 << 60, producers_max: int = 100) -> ProducerTable:
-    return ProducerTable(expiry_ns=expiry_ns, producers_max=producers_max)
+def make_table(*, expiry_ns: int = 1 << 60, max_producers: int = 100) -> ProducerTable:
+    return ProducerTable(expiry_ns=expiry_ns, max_producers=max_producers)
 
 
 def test_a_chain_is_accepted_once_and_in_order() -> None:
@@ -34,7 +34,7 @@ def test_idle_producers_are_forgotten_and_live_ones_kept() -> None:
 
 
 def test_the_producer_idle_longest_goes_when_there_are_too_many() -> None:
-    table = make_table(producers_max=2)
+    table = make_table(max_producers=2)
     for number, producer in enumerate((ONE, TWO, b"3" * 16)):
         table.record(producer, 1, number, number)
     assert table.last(ONE) is None
@@ -43,7 +43,7 @@ def test_the_producer_idle_longest_goes_when_there_are_too_many() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, TWO, b"3" * 16]), st.integers(1, 9))))
 def test_a_snapshot_restores_the_same_table(rows: list[tuple[bytes, int]]) -> None:
-    table, copy = make_table(producers_max=2), make_table(producers_max=2)
+    table, copy = make_table(max_producers=2), make_table(max_producers=2)
     for position, (producer, sequence) in enumerate(rows):
         table.record(producer, sequence, position, position)
     pairs = sorted(zip(*table.snapshot(), strict=True), key=lambda pair: pair[1].offset)

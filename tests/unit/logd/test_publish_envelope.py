@@ -135,11 +135,11 @@ def test_an_expected_offset_counts_where_the_stream_says_so() -> None:
 @pytest.mark.parametrize(
     ("fields", "options", "nack"),
     [
-        ({2: bytes(9)}, {"key_bytes_max": 8}, Nack.BAD_HEADER),
-        ({9: [entry("a", b"1"), entry("b", b"2")]}, {"header_pairs_max": 1}, Nack.BAD_HEADER),
-        ({9: [entry("a", bytes(300))]}, {"header_bytes_max": 256}, Nack.BAD_HEADER),
+        ({2: bytes(9)}, {"max_key_bytes": 8}, Nack.BAD_HEADER),
+        ({9: [entry("a", b"1"), entry("b", b"2")]}, {"max_header_pairs": 1}, Nack.BAD_HEADER),
+        ({9: [entry("a", bytes(300))]}, {"max_header_bytes": 256}, Nack.BAD_HEADER),
         ({9: [entry("Nats-Msg-Id", bytes(257))]}, {}, Nack.BAD_HEADER),
-        ({3: bytes(2000)}, {"message_bytes_max": 1024}, Nack.MESSAGE_TOO_LARGE),
+        ({3: bytes(2000)}, {"max_message_bytes": 1024}, Nack.MESSAGE_TOO_LARGE),
     ],
 )
 def test_what_a_stream_does_not_take_is_refused_in_the_inbox(

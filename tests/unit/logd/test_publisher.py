@@ -46,7 +46,7 @@ class FakeLog:
         self.trouble = trouble
         self.values: list[bytes] = []
         self.ids: dict[str, int] = {}
-        self.producers = ProducerTable(expiry_ns=10**18, producers_max=10)
+        self.producers = ProducerTable(expiry_ns=10**18, max_producers=10)
         self.producer_ids: dict[bytes, None] = {}
         self.under_way = self.most_under_way = 0
         self.nack: Nack | None = None
@@ -121,7 +121,7 @@ def record(number: int) -> Record:
 @pytest.mark.parametrize("seed", range(20))
 async def test_batches_are_stored_once_and_in_order_whatever_is_lost(seed: int) -> None:
     log = FakeLog(random.Random(seed), trouble=0.7)
-    async with make(log, in_flight_max=7) as publisher:
+    async with make(log, max_in_flight=7) as publisher:
         tasks = [
             await publisher.submit_batch("t.a", [record(2 * n), record(2 * n + 1)])
             for n in range(30)
@@ -134,7 +134,7 @@ async def test_batches_are_stored_once_and_in_order_whatever_is_lost(seed: int) 
 @pytest.mark.parametrize("seed", range(20))
 async def test_plain_messages_are_stored_once_and_almost_in_order(seed: int) -> None:
     log = FakeLog(random.Random(seed), trouble=0.7)
-    async with make(log, in_flight_max=5) as publisher:
+    async with make(log, max_in_flight=5) as publisher:
         tasks = [await publisher.submit("t.a", b"%d" % n) for n in range(60)]
     numbers = [int(value) for value in log.values]
     assert sorted(numbers) == list(range(60))
@@ -142,7 +142,7 @@ async def test_plain_messages_are_stored_once_and_almost_in_order(seed: int) -> 
     for position, number in enumerate(numbers):
         assert all(number - earlier < 5 for earlier in numbers[position:])
     alone = FakeLog(random.Random(seed), trouble=0.7)
-    async with make(alone, in_flight_max=1) as publisher:
+    async with make(alone, max_in_flight=1) as publisher:
         for n in range(20):
             await publisher.submit("t.a", b"%d" % n)
     assert [int(value) for value in alone.values] == list(range(20))
@@ -152,7 +152,7 @@ async def test_a_producer_that_logd_has_forgotten_goes_on() -> None:
     log = FakeLog(random.Random(1), trouble=0)
     async with make(log) as publisher:
         await publisher.publish_batch("t.a", [record(0)])
-        log.producers = ProducerTable(expiry_ns=10**18, producers_max=10)
+        log.producers = ProducerTable(expiry_ns=10**18, max_producers=10)
         ack = await publisher.publish_batch("t.a", [record(1)])
         assert (ack.offset, log.values) == (1, [b"0", b"1"])
 
@@ -287,7 +287,7 @@ async def test_no_more_than_allowed_are_under_way_and_closing_gives_them_up() ->
         raise RefusedError("NONE", "never")
 
     log.request = request  # type: ignore[method-assign]
-    publisher = make(log, in_flight_max=2)
+    publisher = make(log, max_in_flight=2)
     tasks = [await publisher.submit("t.a", b"x") for _ in range(2)]
     third = asyncio.create_task(publisher.submit("t.a", b"x"))
     await asyncio.wait({third}, timeout=0.05)
@@ -333,9 +333,9 @@ async def test_subjects_beyond_the_limit_are_forgotten_and_lose_and_repeat_nothi
     seed: int,
 ) -> None:
     log = FakeLog(random.Random(seed), trouble=0.7)
-    log.producers = ProducerTable(expiry_ns=10**18, producers_max=1000)
+    log.producers = ProducerTable(expiry_ns=10**18, max_producers=1000)
     sent = dict[str, list[bytes]]()
-    async with make(log, in_flight_max=5, lanes_max=3) as publisher:
+    async with make(log, max_in_flight=5, max_subjects=3) as publisher:
         for number in range(200):
             subject = f"t.{log.rng.randrange(8)}"
             value = b"%s %d" % (subject.encode(), number)
@@ -357,7 +357,7 @@ async def test_the_subject_idle_longest_is_forgotten_first_and_a_busy_one_never(
         return await answering(subject, payload, **rest)
 
     log.request = request  # type: ignore[method-assign]
-    async with make(log, lanes_max=3) as publisher:
+    async with make(log, max_subjects=3) as publisher:
         await publisher.submit_batch("t.busy", [Record("t.busy", b"", 1)])
         for subject in ("t.a", "t.b", "t.a", "t.c"):
             await publisher.publish_batch(subject, [Record(subject, b"", 1)])

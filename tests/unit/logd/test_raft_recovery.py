@@ -54,9 +54,9 @@ def disk() -> MemoryDisk:
     return disk
 
 
-def opened(disk: MemoryDisk, *, segment_bytes_max: int = 1 << 20, group: str = "g") -> RaftStorage:
+def opened(disk: MemoryDisk, *, max_segment_bytes: int = 1 << 20, group: str = "g") -> RaftStorage:
     return RaftStorage.open(
-        DIRECTORY, group=group, node=NODE, disk=disk, segment_bytes_max=segment_bytes_max
+        DIRECTORY, group=group, node=NODE, disk=disk, max_segment_bytes=max_segment_bytes
     )
 
 
@@ -174,7 +174,7 @@ def test_row_f_changed_bit_in_the_last_step_without_a_mark(disk: MemoryDisk) -> 
 
 
 def test_row_f_damage_in_a_finished_segment(disk: MemoryDisk) -> None:
-    storage = opened(disk, segment_bytes_max=100)
+    storage = opened(disk, max_segment_bytes=100)
     storage.persist(step(1, first=2, count=1))
     storage.persist(step(2, first=3, count=1))
     change(disk, FIRST, flip(60))
@@ -183,7 +183,7 @@ def test_row_f_damage_in_a_finished_segment(disk: MemoryDisk) -> None:
 
 
 def test_row_g_missing_segment(disk: MemoryDisk) -> None:
-    storage = opened(disk, segment_bytes_max=100)
+    storage = opened(disk, max_segment_bytes=100)
     for number in range(1, 4):
         storage.persist(step(number, first=number + 1, count=1))
     segments = [name for name in disk.list_directory(DIRECTORY) if name.endswith(".wal")]
@@ -244,7 +244,7 @@ def test_row_k_later_format(disk: MemoryDisk) -> None:
 
 
 def test_old_segments_go_with_a_snapshot(disk: MemoryDisk) -> None:
-    storage = opened(disk, segment_bytes_max=300)
+    storage = opened(disk, max_segment_bytes=300)
     for number in range(1, 20):
         storage.persist(step(number, first=number + 1, count=1))
     many = len(disk.list_directory(DIRECTORY))
@@ -260,7 +260,7 @@ def test_state_survives_on_a_real_disk(tmp_path: Path) -> None:
     directory = tmp_path / "raft"
     RaftStorage.create(directory, group="g", node=NODE, founders=FOUNDERS)
     for life in range(3):
-        storage = RaftStorage.open(directory, group="g", node=NODE, segment_bytes_max=400)
+        storage = RaftStorage.open(directory, group="g", node=NODE, max_segment_bytes=400)
         assert storage.findings == ()
         first = 2 + 10 * life
         for number in range(10):

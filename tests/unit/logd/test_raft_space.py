@@ -26,7 +26,7 @@ def made() -> tuple[MemoryDisk, RaftStorage]:
 
 
 def opened(disk: MemoryDisk) -> RaftStorage:
-    return RaftStorage.open(DIRECTORY, group="g", node=NODE, disk=disk, segment_bytes_max=600)
+    return RaftStorage.open(DIRECTORY, group="g", node=NODE, disk=disk, max_segment_bytes=600)
 
 
 def steps(kinds: list[str]) -> list[Persist]:

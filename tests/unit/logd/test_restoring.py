@@ -32,7 +32,7 @@ async def test_frames_larger_than_what_may_wait_are_restored_one_upload_at_a_tim
 ) -> None:
     """They were laid together by compaction, or come from a stream that had more room."""
     config = StreamConfig(
-        name="old", subject="a", intake_bytes_max=ROOM, restore_from=(7,), restore_upto=(10,)
+        name="old", subject="a", max_intake_bytes=ROOM, restore_from=(7,), restore_upto=(10,)
     )
     stream = Stream(config=config, incarnation="1")
     partition = await open_partition(stream, tmp_path / "0", make_context())

@@ -137,11 +137,11 @@ def test_the_active_segment_is_sealed_and_never_deleted(
 
 def test_segments_are_small_beside_the_limits() -> None:
     retention = Retention(age_s=40, bytes=1 << 20)
-    assert retention.segment_bytes_max(1 << 30) == 1 << 18
-    assert retention.segment_bytes_max(1 << 17) == 1 << 17
-    assert Retention(bytes=1).segment_bytes_max(1 << 30) == 1 << 16
+    assert retention.max_segment_bytes(1 << 30) == 1 << 18
+    assert retention.max_segment_bytes(1 << 17) == 1 << 17
+    assert Retention(bytes=1).max_segment_bytes(1 << 30) == 1 << 16
     assert retention.segment_age_s_max() == 10
     assert Retention().segment_age_s_max() is None
-    assert Retention().segment_bytes_max(5) == 5
+    assert Retention().max_segment_bytes(5) == 5
     assert not Retention().deletes
     assert retention.by_age() == Retention(age_s=40)

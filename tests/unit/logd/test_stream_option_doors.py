@@ -140,10 +140,10 @@ def test_liftbridge_has_a_replica_on_every_node_and_sizes_within_the_bounds() ->
     request.retentionMaxBytes.value = 1
     config, replication = split_settings(settings_of(request))
     assert replication.replication_factor == "all"
-    assert config.segment_bytes_max == OPTIONS["segment_bytes_max"].least
+    assert config.max_segment_bytes == OPTIONS["max_segment_bytes"].least
     assert config.retention.bytes == OPTIONS["retention.bytes"].least
     request.segmentMaxBytes.value = 1 << 62
-    assert split_settings(settings_of(request))[0].segment_bytes_max == 1 << 30
+    assert split_settings(settings_of(request))[0].max_segment_bytes == 1 << 30
 
 
 @pytest.mark.parametrize("name", [*of(*Change)])

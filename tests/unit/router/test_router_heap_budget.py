@@ -92,7 +92,7 @@ def test_a_record_that_the_heap_has_no_room_for_is_refused_with_what_helps() -> 
     assert said == (
         "the record at logs/2 offset 7 has 31.5 MB, and spark.driver_memory 480m has room for"
         " 30.5 MB at a time: raise it to at least 512m; nothing is lost meanwhile. To keep such"
-        " records out, lower message_bytes_max of the stream 'logs' in logd"
+        " records out, lower max_message_bytes of the stream 'logs' in logd"
     )
     assert HeapBudget(Spark(driver_memory="512m")).refusal(planned(31_457_433)) is None
 

@@ -100,7 +100,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
 
 def _part_of(receive: ReceiveSection, sources: list[SourceSettings], count: int) -> ReceiveSection:
     """Return a worker's part of the receive budget; the largest allowed request always fits."""
-    least = max((RECEIVE_BYTES_MIN, *(one.request_bytes_max for one in sources)))
+    least = max((RECEIVE_BYTES_MIN, *(one.max_request_bytes for one in sources)))
     part = {name: max(least, value // count) for name, value in receive.model_dump().items()}
     return receive.model_copy(update=part)
 

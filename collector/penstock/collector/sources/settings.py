@@ -48,7 +48,7 @@ class SourceSettings(Section):
         return False
 
     @property
-    def request_bytes_max(self) -> int:
+    def max_request_bytes(self) -> int:
         """Bytes of the largest request that must fit into what the source may hold; 0: of any."""
         return 0
 

@@ -74,7 +74,7 @@ class Journal:
         self._disk = disk
         self._look_s = look_s
         self.bytes_max = bytes_max
-        self._config = LogConfig(segment_bytes_max=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18))
+        self._config = LogConfig(max_segment_bytes=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18))
         self._log: CommitLog | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"journal-{directory.name}")
         self._waiting: list[tuple[Entry, asyncio.Future[int]]] = []

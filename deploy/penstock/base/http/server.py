@@ -286,13 +286,13 @@ class ServerLimits:
     """Bounds of a server's connections.
 
     Attributes:
-        connections_max: At a time.
+        max_connections: At a time.
         connection_s: Seconds from a connection's beginning to its end.
         handshake_s: Seconds of them for TLS to begin.
         request: Bounds of each request.
     """
 
-    connections_max: int
+    max_connections: int
     connection_s: float
     handshake_s: float
     request: RequestLimits
@@ -382,11 +382,11 @@ class HttpServer:
 
     def _has_room(self) -> bool:
         """Whether one more may come; the first that has asked for nothing makes room for it."""
-        if self.connections < self._limits.connections_max:
+        if self.connections < self._limits.max_connections:
             return True
         self.turned_away += 1
         first = next(iter(self._silent), None)
-        if first is None or self.connections >= 2 * self._limits.connections_max:
+        if first is None or self.connections >= 2 * self._limits.max_connections:
             return False  # all have asked, or as many are still leaving
         del self._silent[first]
         first.transport.abort()

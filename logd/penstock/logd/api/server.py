@@ -251,14 +251,14 @@ class FetchLimits:
     """What readers may ask of a server.
 
     Attributes:
-        connections_max: Connections at a time.
+        max_connections: Connections at a time.
         outstanding_max: Requests under way on one connection.
         outstanding_total_max: Requests under way on all connections.
         stall_s: Seconds a request may take to arrive once begun, and a reader may take nothing.
         authenticate_s: Seconds that a connection has to say whose it is, where that is required.
     """
 
-    connections_max: int = 256
+    max_connections: int = 256
     outstanding_max: int = 64
     outstanding_total_max: int = 4096
     stall_s: float = 60.0
@@ -521,7 +521,7 @@ class FetchServer:
             name="fetch endpoint",
             key="fetch",
             tls=tls,
-            strangers_max=limits.connections_max + STRANGERS_BESIDES,
+            strangers_max=limits.max_connections + STRANGERS_BESIDES,
         )
 
     @property
@@ -572,7 +572,7 @@ class FetchServer:
         Raises:
             RefusedError: `TOO_MANY_CONNECTIONS`.
         """
-        limit = self._limits.connections_max
+        limit = self._limits.max_connections
         if self._listener.known >= limit:
             message = f"there are {limit} connections already"
             raise RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit)

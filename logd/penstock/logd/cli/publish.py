@@ -144,7 +144,7 @@ def publish(  # noqa: PLR0913 - what is published, how, and where
     count = None if not values and not files else len(values) + len(files)
     _check(count, tombstone=tombstone, key=key, message_id=message_id)
     options = PublishOptions(
-        in_flight_max=_IN_FLIGHT, retry_s=retry_s, stream=stream, connect_timeout_s=connect_s
+        max_in_flight=_IN_FLIGHT, retry_s=retry_s, stream=stream, connect_timeout_s=connect_s
     )
     target = _ask_target(server, subject, stream)
     if message_id is not None and target.is_silent:

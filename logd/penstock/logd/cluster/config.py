@@ -78,7 +78,7 @@ class ClusterSection(_Settings):
             replaced after a little more than that.
         heartbeat_ms: Between two heartbeats of a node.
         replica_lag_ms: How long a replica may be behind before it counts as out of sync.
-        catch_up_bytes_per_s_max: For replicas that return, from each node; none: no limit.
+        max_catch_up_bytes_per_s: For replicas that return, from each node; none: no limit.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -90,7 +90,7 @@ class ClusterSection(_Settings):
     lease_ms: Annotated[int, Field(ge=100, le=60_000)] = 600
     heartbeat_ms: Annotated[int, Field(ge=20, le=20_000)] = 150
     replica_lag_ms: Annotated[int, Field(ge=100, le=600_000)] = 1500
-    catch_up_bytes_per_s_max: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
+    max_catch_up_bytes_per_s: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
 
     @field_validator("founders")
     @classmethod
@@ -134,4 +134,4 @@ class ClusterSection(_Settings):
 
     def feeding(self) -> ReplicaFetchSettings:
         """Of the leaders."""
-        return ReplicaFetchSettings(catch_up_bytes_per_s_max=self.catch_up_bytes_per_s_max)
+        return ReplicaFetchSettings(max_catch_up_bytes_per_s=self.max_catch_up_bytes_per_s)

@@ -37,15 +37,15 @@ class ClusterCursors:
     Args:
         replicas: Of this node.
         decisions: The way to the controller.
-        cursors_max: At a time.
+        max_cursors: At a time.
     """
 
     def __init__(
-        self, replicas: ReplicaManager, decisions: ControllerClient, *, cursors_max: int
+        self, replicas: ReplicaManager, decisions: ControllerClient, *, max_cursors: int
     ) -> None:
         self._replicas = replicas
         self._decisions = decisions
-        self._cursors_max = cursors_max
+        self._max_cursors = max_cursors
         self._store: CursorStore | None = None
         self._led: tuple[ReplicaRunner, int] | None = None
         self._starting = asyncio.Lock()
@@ -132,7 +132,7 @@ class ClusterCursors:
         except TimeoutError:
             raise UnavailableError("cursors: what was stored last is not committed yet") from None
         store = CursorStore(
-            _LedHere(self._replicas), cursors_max=self._cursors_max, groups=self._group
+            _LedHere(self._replicas), max_cursors=self._max_cursors, groups=self._group
         )
         await store.start()
         if not replica.leading or replica.epoch != epoch:

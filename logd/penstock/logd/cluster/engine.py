@@ -323,7 +323,7 @@ class ClusterEngine:
         groups: Of the consumers.
         access: Rules and quotas.
         activity: Where what happens is written.
-        streams_max: Streams there may be.
+        max_streams: Streams there may be.
 
     Raises:
         CorruptError: The metadata is damaged: the node must not take part.
@@ -344,7 +344,7 @@ class ClusterEngine:
         self._alone = config.cluster is None
         if self._alone:
             _check_streams_known(config.data_dir)
-        self.streams_max = config.streams_max
+        self.max_streams = config.max_streams
         self._replicas = ReplicaManager(
             config.data_dir,
             link,
@@ -361,7 +361,7 @@ class ClusterEngine:
         self._replicas.attach(self._node)
         decisions = ControllerClient(self._node, self._replicas.check_files)
         self.streams = ClusterStreams(self._replicas, decisions)
-        self.cursors = ClusterCursors(self._replicas, decisions, cursors_max=config.cursors_max)
+        self.cursors = ClusterCursors(self._replicas, decisions, max_cursors=config.max_cursors)
         self.groups = ClusterGroups(self._node, decisions)
         self.access = ClusterAccess(self._replicas)
         stream = config.activity_section.stream()

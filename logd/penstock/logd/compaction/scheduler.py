@@ -258,7 +258,7 @@ def merge_limits(config: StreamConfig) -> MergeLimits:
     age_s = limits.segment_age_s_max()
     messages = limits.messages
     return MergeLimits(
-        bytes_max=limits.segment_bytes_max(config.segment_bytes_max),
+        bytes_max=limits.max_segment_bytes(config.max_segment_bytes),
         span_ns_max=None if age_s is None else int(age_s * _NS_PER_S),
         messages_max=None if messages is None else max(1, messages // SEGMENTS_PER_LIMIT),
     )

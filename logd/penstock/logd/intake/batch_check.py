@@ -20,7 +20,7 @@ def describe_batch(batch: BatchPayload, subject: str, limits: StreamConfig) -> F
         batch: As the envelope has it.
         subject: That the envelope came on. Each record must name it, or who may publish on one
             subject could write records of another.
-        limits: Of the stream: `batch_rows_max`, `batch_decoded_bytes_max`, `key_bytes_max`.
+        limits: Of the stream: `max_batch_rows`, `max_batch_decoded_bytes`, `max_key_bytes`.
 
     Raises:
         CorruptError: The body is not an Arrow batch of the schema, says something else, or is
@@ -31,14 +31,14 @@ def describe_batch(batch: BatchPayload, subject: str, limits: StreamConfig) -> F
     rows, size = read_claims(batch.body)
     if rows != batch.record_count:
         raise CorruptError(f"the batch has {rows} records, not {batch.record_count}")
-    if rows > limits.batch_rows_max:
-        most = limits.batch_rows_max
+    if rows > limits.max_batch_rows:
+        most = limits.max_batch_rows
         raise CorruptError(f"the batch has {rows} records; at most {most} are taken")
-    if size > limits.batch_decoded_bytes_max:
-        most = limits.batch_decoded_bytes_max
+    if size > limits.max_batch_decoded_bytes:
+        most = limits.max_batch_decoded_bytes
         raise CorruptError(f"the batch claims {size} bytes; at most {most} are taken")
     decoded = decode_body(batch.body)
-    _check_columns(decoded, subject, limits.key_bytes_max)
+    _check_columns(decoded, subject, limits.max_key_bytes)
     return describe_body(
         batch.body,
         decoded,
@@ -47,7 +47,7 @@ def describe_batch(batch: BatchPayload, subject: str, limits: StreamConfig) -> F
     )
 
 
-def _check_columns(batch: pa.RecordBatch, subject: str, key_bytes_max: int) -> None:
+def _check_columns(batch: pa.RecordBatch, subject: str, max_key_bytes: int) -> None:
     for name in ("offset_delta", "timestamp", "subject"):
         if batch.column(name).null_count:
             raise CorruptError(f"the batch's column {name} holds nulls")
@@ -59,5 +59,5 @@ def _check_columns(batch: pa.RecordBatch, subject: str, key_bytes_max: int) -> N
     keys = batch.column("key")
     if keys.null_count < batch.num_rows:
         lengths = pc.min_max(pc.binary_length(keys)).as_py()
-        if not 0 < lengths["min"] <= lengths["max"] <= key_bytes_max:
-            raise CorruptError(f"the batch's keys are not of 1 to {key_bytes_max} bytes")
+        if not 0 < lengths["min"] <= lengths["max"] <= max_key_bytes:
+            raise CorruptError(f"the batch's keys are not of 1 to {max_key_bytes} bytes")

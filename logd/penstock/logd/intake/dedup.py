@@ -187,15 +187,15 @@ class ProducerTable:
 
     Args:
         expiry_ns: How long an idle producer is remembered.
-        producers_max: How many are remembered whatever their age.
+        max_producers: How many are remembered whatever their age.
 
     Attributes:
         evicted: Producers forgotten before they expired, for there were too many.
     """
 
-    def __init__(self, *, expiry_ns: int, producers_max: int) -> None:
+    def __init__(self, *, expiry_ns: int, max_producers: int) -> None:
         self._expiry_ns = expiry_ns
-        self.producers_max = producers_max
+        self.max_producers = max_producers
         self.evicted = 0
         self._states: OrderedDict[bytes, ProducerState] = OrderedDict()
         self._uncommitted: deque[tuple[int, bytes, ProducerState | None]] = deque()
@@ -232,7 +232,7 @@ class ProducerTable:
         self._uncommitted.append((offset, producer_id, self._states.get(producer_id)))
         self._states[producer_id] = ProducerState(sequence, offset, now_ns)
         self._states.move_to_end(producer_id)
-        if len(self._states) > self.producers_max:
+        if len(self._states) > self.max_producers:
             _, oldest = self._states.popitem(last=False)
             self.evicted += oldest.seen_ns >= now_ns - self._expiry_ns
 
@@ -487,10 +487,10 @@ class Dedup:
     def __init__(self, config: StreamConfig) -> None:
         self.whole = config.deleting.deletes or config.compact
         self.message_ids = MessageIds(
-            window_ns=config.dedup_window_s * 1_000_000_000, ids_max=config.dedup_entries_max
+            window_ns=config.dedup_window_s * 1_000_000_000, ids_max=config.max_dedup_entries
         )
         self.producers = ProducerTable(
-            expiry_ns=config.producer_expiry_s * 1_000_000_000, producers_max=config.producers_max
+            expiry_ns=config.producer_expiry_s * 1_000_000_000, max_producers=config.max_producers
         )
         self.last_message_id = b""
         self.lost = 0

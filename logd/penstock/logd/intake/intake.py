@@ -189,24 +189,24 @@ def read_headers(
     length = len(message.headers)
     if (
         size > min(room, size_max)
-        or length > config.header_bytes_max
-        or len(message.payload) + length > config.message_bytes_max
+        or length > config.max_header_bytes
+        or len(message.payload) + length > config.max_message_bytes
     ):
         return _refuse_size(message, size, config, size_max=size_max)
     if not length:
         return ()
     try:
-        return parse_headers(message.headers, config.header_pairs_max)
+        return parse_headers(message.headers, config.max_header_pairs)
     except CorruptError as error:
         return Refusal(Nack.BAD_HEADER, str(error))
 
 
 def _refuse_size(message: Message, size: int, config: StreamConfig, *, size_max: int) -> Refusal:
-    limit = config.message_bytes_max
+    limit = config.max_message_bytes
     if len(message.payload) + len(message.headers) > limit:
         return Refusal(Nack.MESSAGE_TOO_LARGE, f"message size exceeds maximum of {limit} bytes")
-    if len(message.headers) > config.header_bytes_max:
-        text = f"header size exceeds maximum of {config.header_bytes_max} bytes"
+    if len(message.headers) > config.max_header_bytes:
+        text = f"header size exceeds maximum of {config.max_header_bytes} bytes"
         return Refusal(Nack.HEADERS_TOO_LARGE, text)
     if size > size_max:
         text = f"message takes {size} bytes while it waits; there is room for {size_max}"
@@ -256,12 +256,12 @@ def published_fault(
         return Refusal(Nack.BAD_HEADER, f"{MESSAGE_ID} of more than {MESSAGE_ID_LENGTH_MAX} bytes")
     if options.key is not None:
         return Refusal(Nack.BAD_HEADER, "a publish envelope has its own key")
-    if len(published.key or b"") > config.key_bytes_max:
-        return Refusal(Nack.BAD_HEADER, f"a key of more than {config.key_bytes_max} bytes")
-    if len(headers) > config.header_pairs_max:
-        return Refusal(Nack.BAD_HEADER, f"more than {config.header_pairs_max} headers")
-    if sum(len(name) + len(value) for name, value in headers) > config.header_bytes_max:
-        return Refusal(Nack.BAD_HEADER, f"headers of more than {config.header_bytes_max} bytes")
+    if len(published.key or b"") > config.max_key_bytes:
+        return Refusal(Nack.BAD_HEADER, f"a key of more than {config.max_key_bytes} bytes")
+    if len(headers) > config.max_header_pairs:
+        return Refusal(Nack.BAD_HEADER, f"more than {config.max_header_pairs} headers")
+    if sum(len(name) + len(value) for name, value in headers) > config.max_header_bytes:
+        return Refusal(Nack.BAD_HEADER, f"headers of more than {config.max_header_bytes} bytes")
     return None
 
 
@@ -395,7 +395,7 @@ class Intake:
         turn = self._turn
         room, rows = turn.stretch()
         stop = start + min(rows, turn.offset_max - self.next_offset)
-        length_max = self.config.message_bytes_max
+        length_max = self.config.max_message_bytes
         size = 0
         count = 0
         for subject, reply, headers, payload in messages[start:stop]:
@@ -486,10 +486,10 @@ class Intake:
 
     def _options(self, pairs: Pairs, message: Message, *, judged: bool) -> PublishOptions | Refusal:
         """What a message's headers ask of this stream; without an answer they ask nothing."""
-        most = self.config.key_bytes_max
+        most = self.config.max_key_bytes
         if judged:
-            return read_options(pairs, key_bytes_max=most) if pairs else NO_OPTIONS
-        return read_unanswered(pairs, key_bytes_max=most, tombstones=not message.payload)
+            return read_options(pairs, max_key_bytes=most) if pairs else NO_OPTIONS
+        return read_unanswered(pairs, max_key_bytes=most, tombstones=not message.payload)
 
     def _refuse_full(self, size: int, records: int = 1) -> Refusal | None:
         """Refuse what the stream itself has no room for; never a duplicate."""
@@ -577,7 +577,7 @@ class Intake:
             case Accept():
                 self._place_batch(message, batch, size, acked=acked)
             case Duplicate(offset):
-                self._count_duplicates(min(batch.record_count, self.config.batch_rows_max))
+                self._count_duplicates(min(batch.record_count, self.config.max_batch_rows))
                 ack = PendingAck(
                     0, message.reply, offset, batch.record_count, duplicate=True, enveloped=True
                 )
@@ -658,7 +658,7 @@ class Intake:
         )
 
     def _tell(self, refusal: Refusal, answer: Refuse, count: int) -> None:
-        count = min(count, self.config.batch_rows_max)
+        count = min(count, self.config.max_batch_rows)
         self.counts.received += count
         self.counts.refused[refusal.nack] += count
         if answer.reply:

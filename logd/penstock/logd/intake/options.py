@@ -100,7 +100,7 @@ class PublishOptions(NamedTuple):
 NO_OPTIONS: Final = PublishOptions()
 
 
-def read_options(pairs: Pairs, *, key_bytes_max: int) -> PublishOptions | Refusal:
+def read_options(pairs: Pairs, *, max_key_bytes: int) -> PublishOptions | Refusal:
     """Read the headers that mean something to logd; the first of a repeated name counts."""
     known = [pair for pair in pairs if pair[0] in _KNOWN]
     if not known:
@@ -116,7 +116,7 @@ def read_options(pairs: Pairs, *, key_bytes_max: int) -> PublishOptions | Refusa
             return Refusal(Nack.BAD_HEADER, f"{name} stands there twice")
         values.setdefault(name, value)
     policy = values.get(ACK_POLICY)
-    refusal = _refuse_values(values, key_bytes_max)
+    refusal = _refuse_values(values, max_key_bytes)
     if refusal is not None:
         return refusal
     stream = values.get(EXPECTED_STREAM)
@@ -141,7 +141,7 @@ def named_stream(pairs: Pairs) -> str | None:
     return None
 
 
-def read_unanswered(pairs: Pairs, *, key_bytes_max: int, tombstones: bool) -> PublishOptions:
+def read_unanswered(pairs: Pairs, *, max_key_bytes: int, tombstones: bool) -> PublishOptions:
     """Read the headers of a message that is stored without an answer: nothing of them is refused.
 
     What asks for an answer or for another way of storing is meant for another stream. Key and
@@ -150,7 +150,7 @@ def read_unanswered(pairs: Pairs, *, key_bytes_max: int, tombstones: bool) -> Pu
 
     Args:
         pairs: The headers; the first of a repeated name counts.
-        key_bytes_max: Bytes of a record's key.
+        max_key_bytes: Bytes of a record's key.
         tombstones: Whether the message may be one: it has no payload.
     """
     values: dict[str, bytes] = {}
@@ -164,7 +164,7 @@ def read_unanswered(pairs: Pairs, *, key_bytes_max: int, tombstones: bool) -> Pu
         message_id = b""
     key, tombstone, policy = (values.get(name) for name in (KEY, TOMBSTONE, ACK_POLICY))
     sound = not repeated and (tombstone is None or tombstones)
-    if not sound or _policy_fault(policy) or _key_fault(key, tombstone, key_bytes_max):
+    if not sound or _policy_fault(policy) or _key_fault(key, tombstone, max_key_bytes):
         return PublishOptions(message_id or None)
     return PublishOptions(
         message_id=message_id or None,
@@ -192,8 +192,8 @@ def _sequence(values: dict[str, bytes], name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _refuse_values(values: dict[str, bytes], key_bytes_max: int) -> Refusal | None:
-    fault = _fault(values, key_bytes_max)
+def _refuse_values(values: dict[str, bytes], max_key_bytes: int) -> Refusal | None:
+    fault = _fault(values, max_key_bytes)
     if fault is not None:
         return Refusal(Nack.BAD_HEADER, fault)
     if EXPECTED_SUBJECT in values and EXPECTED_SUBJECT_SEQUENCE not in values:
@@ -202,7 +202,7 @@ def _refuse_values(values: dict[str, bytes], key_bytes_max: int) -> Refusal | No
     return None
 
 
-def _fault(values: dict[str, bytes], key_bytes_max: int) -> str | None:
+def _fault(values: dict[str, bytes], max_key_bytes: int) -> str | None:
     """What is wrong with the values; None when nothing is."""
     if len(values.get(MESSAGE_ID, b"")) > MESSAGE_ID_LENGTH_MAX:
         return f"{MESSAGE_ID} has more than {MESSAGE_ID_LENGTH_MAX} bytes"
@@ -211,7 +211,7 @@ def _fault(values: dict[str, bytes], key_bytes_max: int) -> str | None:
         if sequence is not None and not (sequence.isdigit() and len(sequence) <= 19):
             return f"{name} is not a number"
     return _policy_fault(values.get(ACK_POLICY)) or _key_fault(
-        values.get(KEY), values.get(TOMBSTONE), key_bytes_max
+        values.get(KEY), values.get(TOMBSTONE), max_key_bytes
     )
 
 
@@ -221,9 +221,9 @@ def _policy_fault(policy: bytes | None) -> str | None:
     return None
 
 
-def _key_fault(key: bytes | None, tombstone: bytes | None, key_bytes_max: int) -> str | None:
-    if key is not None and not 0 < len(key) <= key_bytes_max:
-        return f"{KEY} has {len(key)} bytes; 1 to {key_bytes_max} are taken"
+def _key_fault(key: bytes | None, tombstone: bytes | None, max_key_bytes: int) -> str | None:
+    if key is not None and not 0 < len(key) <= max_key_bytes:
+        return f"{KEY} has {len(key)} bytes; 1 to {max_key_bytes} are taken"
     if tombstone is not None and tombstone != b"true":
         return f"{TOMBSTONE} is {tombstone[:40]!r}; it can only be true"
     if tombstone is not None and key is None:

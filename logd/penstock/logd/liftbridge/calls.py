@@ -9,7 +9,7 @@ gRPC reflection: tools such as grpcurl ask the endpoint which calls and messages
 
 It is served on request (`grpc.reflection`), under the names of both versions, whose messages are
 the same on the wire. It tells what is public, but its calls last as long as a client likes: so
-clients are authenticated for it, and its calls count against `calls_max`, as Liftbridge's do.
+clients are authenticated for it, and its calls count against `max_calls`, as Liftbridge's do.
 """
 
 import asyncio
@@ -74,17 +74,17 @@ class CallGuard(grpc.aio.ServerInterceptor):
     """Bounds the calls under way, counts them, and says what went wrong with them.
 
     Args:
-        calls_max: Calls under way of those who may make any.
+        max_calls: Calls under way of those who may make any.
 
     Attributes:
         calls: Of them now.
         ended: By method and status code.
     """
 
-    def __init__(self, calls_max: int) -> None:
+    def __init__(self, max_calls: int) -> None:
         self.calls = 0
         self.ended: Counter[tuple[str, str]] = Counter()
-        self._calls_max = calls_max
+        self._max_calls = max_calls
 
     @override
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
@@ -120,9 +120,9 @@ class CallGuard(grpc.aio.ServerInterceptor):
         Raises:
             CallError: There are too many.
         """
-        if self.calls >= self._calls_max:
-            text = f"{self._calls_max} calls are under way already; try again later"
-            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._calls_max)
+        if self.calls >= self._max_calls:
+            text = f"{self._max_calls} calls are under way already; try again later"
+            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._max_calls)
         self.calls += 1
         try:
             yield
@@ -137,7 +137,7 @@ class Requests:
         room: Bytes of requests that are read or worked on, those of streams once they are read.
         bytes_max: Of one request.
         received_max: Of one that is read; what is beyond `bytes_max` is refused then.
-        streams_max: Calls with streams of requests, each of which may hold one besides.
+        max_streams: Calls with streams of requests, each of which may hold one besides.
         request_s: Seconds that a request may take to come.
 
     Attributes:
@@ -151,14 +151,14 @@ class Requests:
         *,
         bytes_max: int,
         received_max: int,
-        streams_max: int,
+        max_streams: int,
         request_s: float = REQUEST_S,
     ) -> None:
         self.room = room
         self.streams = 0
         self._bytes_max = bytes_max
         self._received_max = received_max
-        self._streams_max = streams_max
+        self._max_streams = max_streams
         self._request_s = request_s
 
     def handler(self, name: str, call: Call) -> Any:
@@ -209,9 +209,9 @@ class Requests:
 
     def _many(self, call: Call) -> Call:
         async def read(requests: Any, context: Context) -> Any:
-            if self.streams >= self._streams_max:
+            if self.streams >= self._max_streams:
                 text = f"there are {self.streams} streams of publishes already; try again later"
-                raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._streams_max)
+                raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._max_streams)
             self.streams += 1
             try:
                 return await call(_each_sound(requests), context)

@@ -15,17 +15,17 @@ class GrpcSection(BaseModel):
 
     Attributes:
         listen: Where its clients connect.
-        connections_max: Connections of all clients together; further ones are closed at once.
-        message_bytes_max: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
+        max_connections: Connections of all clients together; further ones are closed at once.
+        max_message_bytes: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
             A larger one is refused by itself, up to 2 MiB beyond it; gRPC refuses what is larger
             still, and ends the whole stream of publishes that it is of.
-        request_bytes_max: Bytes of requests that are read or worked on; further ones are read when
+        max_request_bytes: Bytes of requests that are read or worked on; further ones are read when
             there is room for the largest that they may be.
-        calls_max: Calls under way, over all clients, subscriptions included.
-        calls_per_connection_max: Of them on one connection; HTTP/2 holds further ones up.
-        subscriptions_max: Subscriptions at a time.
-        publish_streams_max: PublishAsync calls at a time; each may hold one message besides.
-        publish_bytes_max: Bytes of publishes that wait for their ack; further ones wait.
+        max_calls: Calls under way, over all clients, subscriptions included.
+        max_calls_per_connection: Of them on one connection; HTTP/2 holds further ones up.
+        max_subscriptions: Subscriptions at a time.
+        max_publish_streams: PublishAsync calls at a time; each may hold one message besides.
+        max_publish_bytes: Bytes of publishes that wait for their ack; further ones wait.
         publish_timeout_s: How long a publish may wait where its client sets no deadline.
         consumer_timeout_s: How long a member of a consumer group that does not ask for its
             assignments stays one.
@@ -36,14 +36,14 @@ class GrpcSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     listen: HostPort = "127.0.0.1:9292"
-    connections_max: Annotated[int, Field(ge=1, le=65_536)] = 256
-    message_bytes_max: Annotated[int, Field(ge=64 * 1024, le=64 * _MIB)] = 2 * _MIB
-    request_bytes_max: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
-    calls_max: Annotated[int, Field(ge=1, le=65_536)] = 1024
-    calls_per_connection_max: Annotated[int, Field(ge=1, le=65_536)] = 256
-    subscriptions_max: Annotated[int, Field(ge=1, le=65_536)] = 256
-    publish_streams_max: Annotated[int, Field(ge=1, le=65_536)] = 128
-    publish_bytes_max: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
+    max_connections: Annotated[int, Field(ge=1, le=65_536)] = 256
+    max_message_bytes: Annotated[int, Field(ge=64 * 1024, le=64 * _MIB)] = 2 * _MIB
+    max_request_bytes: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
+    max_calls: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    max_calls_per_connection: Annotated[int, Field(ge=1, le=65_536)] = 256
+    max_subscriptions: Annotated[int, Field(ge=1, le=65_536)] = 256
+    max_publish_streams: Annotated[int, Field(ge=1, le=65_536)] = 128
+    max_publish_bytes: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = 64 * _MIB
     publish_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     consumer_timeout_s: Annotated[float, Field(ge=1, le=300)] = 15.0
     keepalive_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
@@ -52,4 +52,4 @@ class GrpcSection(BaseModel):
     @property
     def received_bytes_max(self) -> int:
         """Bytes of a message beyond which gRPC itself ends its call, and all that shares it."""
-        return self.message_bytes_max + GRPC_BYTES_BEYOND
+        return self.max_message_bytes + GRPC_BYTES_BEYOND

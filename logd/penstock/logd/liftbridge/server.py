@@ -62,19 +62,19 @@ class GrpcServer:
         door: GrpcListener,
     ) -> None:
         self._permits = permits = door.permits
-        self.relay = Relay(access, node=node, bytes_max=section.publish_bytes_max, clock=clock)
+        self.relay = Relay(access, node=node, bytes_max=section.max_publish_bytes, clock=clock)
         self._section = section
         self._door = door
-        self._authorizer = CallGuard(section.calls_max)
+        self._authorizer = CallGuard(section.max_calls)
         self._edge = AuthInterceptor(door.authenticator, self._authorizer)
         self._requests = Requests(
-            ByteSemaphore(section.request_bytes_max),
-            bytes_max=section.message_bytes_max,
+            ByteSemaphore(section.max_request_bytes),
+            bytes_max=section.max_message_bytes,
             received_max=section.received_bytes_max,
-            streams_max=section.publish_streams_max,
+            max_streams=section.max_publish_streams,
         )
         self._subscriptions_here = SubscribeService(
-            engine.streams, permits, subscriptions_max=section.subscriptions_max
+            engine.streams, permits, max_subscriptions=section.max_subscriptions
         )
         self._health = health.HealthServicer()
         self._server = self._make(engine)
@@ -158,7 +158,7 @@ class GrpcServer:
             self.relay,
             permits,
             room=self._requests.room,
-            bytes_max=section.message_bytes_max,
+            bytes_max=section.max_message_bytes,
             timeout_s=section.publish_timeout_s,
         )
         calls: dict[str, Call] = {
@@ -195,8 +195,8 @@ def server_options(section: GrpcSection, *, idle_s: float = _IDLE_S) -> tuple[tu
     return (
         ("grpc.max_receive_message_length", section.received_bytes_max),
         ("grpc.max_send_message_length", -1),  # what is stored is to be had
-        ("grpc.max_concurrent_streams", section.calls_per_connection_max),
-        ("grpc.max_allowed_incoming_connections", section.connections_max),
+        ("grpc.max_concurrent_streams", section.max_calls_per_connection),
+        ("grpc.max_allowed_incoming_connections", section.max_connections),
         ("grpc.max_connection_idle_ms", int(idle_s * 1000)),
         ("grpc.http2.bdp_probe", 0),  # else a window grows to MiB for quick senders
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),

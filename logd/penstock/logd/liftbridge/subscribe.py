@@ -117,7 +117,7 @@ class SubscribeService:
     Args:
         streams: Of the daemon or its cluster.
         permits: Who may read what.
-        subscriptions_max: At a time.
+        max_subscriptions: At a time.
 
     Attributes:
         open: Subscriptions now.
@@ -126,21 +126,21 @@ class SubscribeService:
     """
 
     def __init__(
-        self, streams: ClusterStreams, permits: CallAuthorization, *, subscriptions_max: int
+        self, streams: ClusterStreams, permits: CallAuthorization, *, max_subscriptions: int
     ) -> None:
         self._permits = permits
         self.open = 0
         self.stopping = False
         self.sent = 0
         self._streams = streams
-        self._subscriptions_max = subscriptions_max
+        self._max_subscriptions = max_subscriptions
         self._members: dict[tuple[str, int, str], _Member] = {}
 
     async def subscribe(self, request: wire.SubscribeRequest, context: Context) -> None:
         """Send a partition's records until its caller has enough, or there are no more to come."""
-        if self.open >= self._subscriptions_max:
+        if self.open >= self._max_subscriptions:
             text = f"there are {self.open} subscriptions already; try again later"
-            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._subscriptions_max)
+            raise CallError(grpc.StatusCode.UNAVAILABLE, text, limit=self._max_subscriptions)
         self.open += 1
         try:
             if request.consumer.groupId:

@@ -57,7 +57,7 @@ class AccessTable:
     rules: dict[str, AclRule] = field(default_factory=dict)
     quotas: dict[str, Quota] = field(default_factory=dict)
 
-    def streams_max(self, principal: str) -> int | None:
+    def max_streams(self, principal: str) -> int | None:
         """How many streams a principal may have created; None: as many as it likes."""
         quota = quota_of(self.quotas, principal) if principal else None
         return None if quota is None else quota.streams

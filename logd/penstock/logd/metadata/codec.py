@@ -34,6 +34,22 @@ backslashes, so that it is nothing else."""
 _GONE: Final = {"ReplicationOptions": frozenset({"warm_standby"})}
 """Fields that 0.1.0 wrote, by their classes; they are read over."""
 
+FORMER_STREAM_OPTIONS: Final = {
+    "batch_decoded_bytes_max": "max_batch_decoded_bytes",
+    "batch_rows_max": "max_batch_rows",
+    "dedup_entries_max": "max_dedup_entries",
+    "header_bytes_max": "max_header_bytes",
+    "header_pairs_max": "max_header_pairs",
+    "intake_bytes_max": "max_intake_bytes",
+    "key_bytes_max": "max_key_bytes",
+    "message_bytes_max": "max_message_bytes",
+    "producers_max": "max_producers",
+    "segment_bytes_max": "max_segment_bytes",
+}
+"""Names of options in what 0.1.0 wrote, metadata and backups, and those of today."""
+
+_FORMER: Final = {"StreamConfig": FORMER_STREAM_OPTIONS}
+
 
 class LaterVersionError(LogdError):
     """A later version of logd wrote this; this node must be upgraded before it can go on.
@@ -189,12 +205,15 @@ def _read_dataclass(kind: Any) -> Reader:
     }
 
     gone = _GONE.get(kind.__name__, frozenset())
+    former = _FORMER.get(kind.__name__, {})
 
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise CorruptError(f"{value!r:.80} is not an object", where=where)
         if gone & value.keys():
             value = {name: part for name, part in value.items() if name not in gone}
+        if former.keys() & value.keys():
+            value = {former.get(name, name): part for name, part in value.items()}
         if more := sorted(value.keys() - readers.keys()):
             raise LaterVersionError(f"unknown fields {', '.join(more)}", where=where)
         if missing := sorted(needed - value.keys()):

@@ -71,7 +71,7 @@ class Retention:
         """Only the limit that deletes with `discard: new`."""
         return Retention(age_s=self.age_s)
 
-    def segment_bytes_max(self, configured: int) -> int:
+    def max_segment_bytes(self, configured: int) -> int:
         """Bytes at which a segment is sealed."""
         if self.bytes is None:
             return configured

@@ -294,7 +294,7 @@ def _add(
 
 
 def _check_quota(tables: Tables, creator: str) -> None:
-    most = tables.access.streams_max(creator)
+    most = tables.access.max_streams(creator)
     if most is None:  # nearly always; to count them with each stream would take a square of them
         return
     present = sum(one.creator == creator and one.is_open for one in tables.streams.values())

@@ -69,19 +69,19 @@ class StreamConfig:
     fsync_interval_ms: Annotated[
         int, Ge(1), Le(3_600_000), Option("Milliseconds between syncs, for `interval`.")
     ] = 1000
-    message_bytes_max: Annotated[
+    max_message_bytes: Annotated[
         int, Ge(1024), Le(32 * _MIB), Option("Bytes of one message, headers included.")
     ] = 8 * _MIB
-    header_bytes_max: Annotated[
+    max_header_bytes: Annotated[
         int, Ge(256), Le(_MIB), Option("Bytes of one message's headers.")
     ] = 64 * 1024
-    header_pairs_max: Annotated[int, Ge(1), Le(4096), Option("Header lines of one message.")] = 256
-    key_bytes_max: Annotated[int, Ge(1), Le(64 * 1024), Option("Bytes of a record's key.")] = 4096
-    batch_rows_max: Annotated[int, Ge(1), Le(1 << 24), Option("Records of one batch.")] = 131_072
-    batch_decoded_bytes_max: Annotated[
+    max_header_pairs: Annotated[int, Ge(1), Le(4096), Option("Header lines of one message.")] = 256
+    max_key_bytes: Annotated[int, Ge(1), Le(64 * 1024), Option("Bytes of a record's key.")] = 4096
+    max_batch_rows: Annotated[int, Ge(1), Le(1 << 24), Option("Records of one batch.")] = 131_072
+    max_batch_decoded_bytes: Annotated[
         int, Ge(1024), Le(64 * _MIB), Option("Bytes that one batch may decode to.")
     ] = 64 * _MIB
-    intake_bytes_max: Annotated[
+    max_intake_bytes: Annotated[
         int | None,
         Ge(64 * 1024),
         Le(64 * 1024 * _MIB),
@@ -89,7 +89,7 @@ class StreamConfig:
             "Bytes of its messages that may wait for the disk. Without it: half of the daemon's."
         ),
     ] = None
-    segment_bytes_max: Annotated[
+    max_segment_bytes: Annotated[
         int,
         Ge(64 * 1024),
         Le(1024 * _MIB),
@@ -105,7 +105,7 @@ class StreamConfig:
         Le(_DAY_S),
         Option("Seconds for which a `Nats-Msg-Id` is remembered; 0: not at all."),
     ] = 120
-    dedup_entries_max: Annotated[
+    max_dedup_entries: Annotated[
         int,
         Ge(1),
         Le(100_000_000),
@@ -117,7 +117,7 @@ class StreamConfig:
         Le(365 * _DAY_S),
         Option("Seconds for which an idle producer's sequence is remembered."),
     ] = 7 * _DAY_S
-    producers_max: Annotated[
+    max_producers: Annotated[
         int,
         Ge(1),
         Le(10_000_000),
@@ -192,11 +192,11 @@ class Owner:
 
     Attributes:
         name: Empty: nobody's.
-        streams_max: It may have; None: as many as it likes.
+        max_streams: It may have; None: as many as it likes.
     """
 
     name: str = ""
-    streams_max: int | None = None
+    max_streams: int | None = None
 
 
 NOBODY: Final = Owner()
@@ -301,7 +301,7 @@ class Metadata:
         config: StreamConfig,
         incarnation: str,
         *,
-        streams_max: int = STREAMS_MAX,
+        max_streams: int = STREAMS_MAX,
         owner: Owner = NOBODY,
     ) -> tuple[Stream, bool]:
         """Create a stream, or find one created with the same configuration.
@@ -328,8 +328,8 @@ class Metadata:
                 f"stream {config.name!r} exists with {_difference(present, config)}",
                 stream=config.name,
             )
-        if len(self._streams) >= streams_max:
-            raise RefusedError("TOO_MANY_STREAMS", f"there are {streams_max} streams already")
+        if len(self._streams) >= max_streams:
+            raise RefusedError("TOO_MANY_STREAMS", f"there are {max_streams} streams already")
         self._check_quota(owner)
         stream = Stream(config=config, incarnation=incarnation, creator=owner.name)
         self._put(stream)
@@ -372,13 +372,13 @@ class Metadata:
         del self._streams[name]
 
     def _check_quota(self, owner: Owner) -> None:
-        if owner.streams_max is None:
+        if owner.max_streams is None:
             return
         present = sum(one.creator == owner.name and _is_open(one) for one in self._streams.values())
-        if present >= owner.streams_max:
+        if present >= owner.max_streams:
             message = f"{owner.name!r} has created {present} streams, of at most"
             raise RefusedError(
-                "QUOTA_EXCEEDED", f"{message} {owner.streams_max}", limit=owner.streams_max
+                "QUOTA_EXCEEDED", f"{message} {owner.max_streams}", limit=owner.max_streams
             )
 
     def _put(self, stream: Stream) -> None:
@@ -470,8 +470,8 @@ def activity_stream(*, bytes_max: int, age_s: int) -> StreamConfig:
         name=ACTIVITY,
         subject="",
         ack_on_reply=False,
-        segment_bytes_max=16 * 1024 * 1024,
+        max_segment_bytes=16 * 1024 * 1024,
         dedup_window_s=3600,
-        dedup_entries_max=100_000,
+        max_dedup_entries=100_000,
         retention=Retention(age_s=age_s, bytes=bytes_max),
     )

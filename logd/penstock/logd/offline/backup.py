@@ -36,6 +36,7 @@ from penstock.logd.format.frame import (
     encode_header,
 )
 from penstock.logd.format.rows import Frame
+from penstock.logd.metadata.codec import FORMER_STREAM_OPTIONS
 from penstock.logd.storage import Checkpoint
 from penstock.logd.storage.rewrite import trim_frame
 
@@ -124,8 +125,12 @@ class Manifest:
                 for part in document.pop("partitions")
             ]
             del document["format"], document["version"]
-            return cls(**document, partitions=parts)
-        except (KeyError, TypeError) as error:
+            options = {
+                FORMER_STREAM_OPTIONS.get(name, name): value
+                for name, value in document.pop("options").items()
+            }
+            return cls(**document, options=options, partitions=parts)
+        except (AttributeError, KeyError, TypeError) as error:
             raise CorruptError(
                 f"the manifest is not understood: {error!r}", where=str(path)
             ) from None

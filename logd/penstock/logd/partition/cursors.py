@@ -39,7 +39,7 @@ CURSORS_STREAM: Final = StreamConfig(
     name="__cursors",
     subject="",
     ack_on_reply=False,
-    segment_bytes_max=16 * 1024 * 1024,
+    max_segment_bytes=16 * 1024 * 1024,
     dedup_window_s=0,
     compact=True,
 )
@@ -102,7 +102,7 @@ class CursorStore:
 
     Args:
         streams: Where cursors are kept; `start` it first.
-        cursors_max: Further cursors are refused.
+        max_cursors: Further cursors are refused.
         groups: The consumer group of a name, as far as it is known here; by default there is none.
 
     Attributes:
@@ -113,13 +113,13 @@ class CursorStore:
         self,
         streams: CursorStreams,
         *,
-        cursors_max: int,
+        max_cursors: int,
         groups: Callable[[str], Group | None] = lambda _: None,
     ) -> None:
         self.commits = 0
         self._groups = groups
         self._streams = streams
-        self._table = CursorTable(cursors_max)
+        self._table = CursorTable(max_cursors)
         self._partition: Partition | None = None
         self._problem = ""
         self._making = asyncio.Lock()

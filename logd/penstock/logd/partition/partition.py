@@ -113,7 +113,7 @@ def recover(
     """
     config, directory = stream.config, place[0]
     log_config = LogConfig(
-        segment_bytes_max=config.deleting.segment_bytes_max(config.segment_bytes_max),
+        max_segment_bytes=config.deleting.max_segment_bytes(config.max_segment_bytes),
         segment_age_s_max=config.deleting.segment_age_s_max(),
     )
     disk = context.disk
@@ -592,7 +592,7 @@ class OfflinePartition:
             knows_stream=context.knows_stream,
         )
         self.intake.handle(LogFailed(str(error)), context.clock.unix_ns())
-        self.budget = context.budget.share(stream.config.intake_bytes_max)
+        self.budget = context.budget.share(stream.config.max_intake_bytes)
         self.passed_over = 0
         self._context = context
 

@@ -134,7 +134,7 @@ def read_frames(data: bytes, config: StreamConfig) -> list[Frame]:
     try:
         frames = parse_frames(data)
         for header, body in frames:
-            _check_frame(header, body, config.batch_decoded_bytes_max)
+            _check_frame(header, body, config.max_batch_decoded_bytes)
     except CorruptError as error:
         message = f"these are no frames of a backup: {error}"
         raise RefusedError("BAD_BACKUP", message, stream=config.name) from None
@@ -213,7 +213,7 @@ class PublishQueue:
     ) -> None:
         self.intake = intake
         self.number = number
-        self.budget = context.budget.share(stream.config.intake_bytes_max)
+        self.budget = context.budget.share(stream.config.max_intake_bytes)
         self.stream = stream
         self.leads = False
         self.declined: Refusal | None = None

@@ -27,7 +27,7 @@ id or batch sequence, until `PublishOptions.retry_s` is over: it is stored once.
 
 Order. Messages are sent in the order of the calls. Batches of a subject are stored in that order,
 whatever fails. So are plain messages while nothing fails; one that has to be sent again may be
-overtaken by those sent after it, by fewer than `in_flight_max`. With `in_flight_max=1` they are
+overtaken by those sent after it, by fewer than `max_in_flight`. With `max_in_flight=1` they are
 stored in order, one at a time.
 """
 

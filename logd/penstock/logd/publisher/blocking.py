@@ -91,7 +91,7 @@ class BlockingPublisher:
         headers: Mapping[str, str] = _NO_HEADERS,
         message_id: str | None = None,
     ) -> Future[PubAck]:
-        """`publish` without waiting for the answer; waits while `in_flight_max` have none."""
+        """`publish` without waiting for the answer; waits while `max_in_flight` have none."""
         subject = partition_subject(subject, key, partitions)
         return self._await(
             _start(

@@ -74,7 +74,7 @@ class SubjectQueue:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Somebody needs the lane until the block ends."""
+        """Somebody needs the queue until the block ends."""
         self.users += 1
         try:
             yield
@@ -100,44 +100,44 @@ class SubjectQueue:
 
 
 class SubjectQueues:
-    """The lanes of the subjects batches are published on.
+    """The queues of the subjects batches are published on.
 
-    Of a lane that is forgotten every batch is settled: acked, refused, or given up. So when its
+    Of a queue that is forgotten every batch is settled: acked, refused, or given up. So when its
     subject comes back under another producer id, nothing is sent again and nothing was left out.
-    Only a batch that was given up without an answer may still be under way; on a lane that is
+    Only a batch that was given up without an answer may still be under way; on a queue that is
     remembered logd refuses it when it comes too late, else it is stored after those sent since.
 
     Args:
-        limit: Lanes; more only while as many are in use.
+        limit: Queues; more only while as many are in use.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._lanes: OrderedDict[str, SubjectQueue] = OrderedDict()
+        self._queues: OrderedDict[str, SubjectQueue] = OrderedDict()
 
     def __len__(self) -> int:
         """Those that are remembered."""
-        return len(self._lanes)
+        return len(self._queues)
 
     def __iter__(self) -> Iterator[str]:
         """Their subjects, that used longest ago first."""
-        return iter(self._lanes)
+        return iter(self._queues)
 
     def of(self, subject: str) -> SubjectQueue:
-        """A subject's lane; the one idle longest may be forgotten for it."""
-        lane = self._lanes.get(subject)
-        if lane is None:
+        """A subject's queue; the one idle longest may be forgotten for it."""
+        queue = self._queues.get(subject)
+        if queue is None:
             self._forget()
-            lane = self._lanes[subject] = SubjectQueue()
-        self._lanes.move_to_end(subject)
-        return lane
+            queue = self._queues[subject] = SubjectQueue()
+        self._queues.move_to_end(subject)
+        return queue
 
     def _forget(self) -> None:
-        """Make room for another; lanes that became too many while all were in use go now."""
-        excess = len(self._lanes) + 1 - self._limit
-        idle = (subject for subject, lane in self._lanes.items() if not lane.users)
+        """Make room for another; queues that became too many while all were in use go now."""
+        excess = len(self._queues) + 1 - self._limit
+        idle = (subject for subject, queue in self._queues.items() if not queue.users)
         for subject in [found for _, found in zip(range(excess), idle, strict=False)]:
-            del self._lanes[subject]
+            del self._queues[subject]
 
 
 _SPACE: Final = frozenset(" \t\r\n\0")
@@ -379,7 +379,7 @@ class PublishOptions:
     """How to publish.
 
     Attributes:
-        in_flight_max: Messages and batches sent and not answered; further calls wait.
+        max_in_flight: Messages and batches sent and not answered; further calls wait.
         ack_timeout_s: Seconds until a message without an answer is sent again.
         retry_s: Seconds from the first failure of a message until it is given up. Keep it below the
             streams' `dedup_window_s`, in which logd knows a message id; batches have no such limit.
@@ -387,17 +387,17 @@ class PublishOptions:
             the publisher is closed.
         stream: Only this stream's answer counts, where several store a subject.
         compression: Of batches.
-        lanes_max: Subjects whose batches are numbered on from one another. Beyond it the subject
+        max_subjects: Subjects whose batches are numbered on from one another. Beyond it the subject
             idle longest is forgotten; when it comes back its batches are those of a new producer.
     """
 
-    in_flight_max: int = 256
+    max_in_flight: int = 256
     ack_timeout_s: float = 5.0
     retry_s: float = 60.0
     connect_timeout_s: float = 10.0
     stream: str | None = None
     compression: Compression | None = None
-    lanes_max: int = 10_000
+    max_subjects: int = 10_000
 
 
 class Publisher:
@@ -422,9 +422,9 @@ class Publisher:
         self._options = options or PublishOptions()
         self._rng = rng or random.Random()  # noqa: S311 - jitter
         self._pauses_s = pauses_s
-        self._slots = asyncio.Semaphore(self._options.in_flight_max)
+        self._slots = asyncio.Semaphore(self._options.max_in_flight)
         self._plain = SubjectQueue()
-        self._lanes = SubjectQueues(self._options.lanes_max)
+        self._queues = SubjectQueues(self._options.max_subjects)
         self._under_way: set[asyncio.Task[PubAck]] = set()
         self._id = secrets.token_hex(8)
         self._count = 0
@@ -495,7 +495,7 @@ class Publisher:
     ) -> asyncio.Task[PubAck]:
         """`publish` without waiting for the answer: the task ends with it.
 
-        Returns when the message's turn has come: at most `in_flight_max` have no answer.
+        Returns when the message's turn has come: at most `max_in_flight` have no answer.
         """
         subject = partition_subject(subject, key, partitions)
         extra = dict(headers) | self._expected_stream()
@@ -548,17 +548,17 @@ class Publisher:
         body = encode_body(batch, compression=self._options.compression)
         headers = self._expected_stream()
         check_sendable(subject, headers)
-        lane = self._lanes.of(subject)
+        queue = self._queues.of(subject)
         message = PublishBatch(
             subject=subject,
             body=body,
             count=batch.num_rows,
-            producer_id=lane.producer_id,
+            producer_id=queue.producer_id,
             previous=0,
             sequence=0,
             headers=headers,
         )
-        return await self._submit(lane, message)
+        return await self._submit(queue, message)
 
     async def flush(self) -> None:
         """Wait until everything submitted has its answer or is given up; tasks hold which."""
@@ -576,41 +576,41 @@ class Publisher:
     # Parts.
 
     async def _submit(
-        self, lane: SubjectQueue, message: Plain | PublishBatch
+        self, queue: SubjectQueue, message: Plain | PublishBatch
     ) -> asyncio.Task[PubAck]:
-        with lane.used():
-            async with lane.turn:
-                await lane.room(self._options.in_flight_max)
+        with queue.used():
+            async with queue.turn:
+                await queue.room(self._options.max_in_flight)
                 await self._slots.acquire()
                 if self._closed:
                     self._slots.release()
                     raise UnavailableError("the publisher is closed")
                 if isinstance(message, PublishBatch):
-                    message = message.numbered(lane.sequence)
-                    lane.sequence += 1
-                task = asyncio.create_task(self._deliver(message, lane))
-                lane.window.append(task)
-                lane.users += 1
+                    message = message.numbered(queue.sequence)
+                    queue.sequence += 1
+                task = asyncio.create_task(self._deliver(message, queue))
+                queue.window.append(task)
+                queue.users += 1
         self._under_way.add(task)
-        task.add_done_callback(partial(self._ended, lane))
+        task.add_done_callback(partial(self._ended, queue))
         return task
 
-    def _ended(self, lane: SubjectQueue, task: asyncio.Task[PubAck]) -> None:
-        lane.users -= 1
+    def _ended(self, queue: SubjectQueue, task: asyncio.Task[PubAck]) -> None:
+        queue.users -= 1
         self._under_way.discard(task)
         self._slots.release()
         if self._closed and not task.cancelled():
             task.exception()  # who closes the publisher may not want to know what it gave up
 
-    async def _deliver(self, message: PendingPublish, lane: SubjectQueue) -> PubAck:
+    async def _deliver(self, message: PendingPublish, queue: SubjectQueue) -> PubAck:
         try:
-            return await self._until_acked(message, lane)
+            return await self._until_acked(message, queue)
         except asyncio.CancelledError:
             if self._closed:
                 raise UnavailableError(GIVEN_UP) from None
             raise
 
-    async def _until_acked(self, message: PendingPublish, lane: SubjectQueue) -> PubAck:
+    async def _until_acked(self, message: PendingPublish, queue: SubjectQueue) -> PubAck:
         outcome = await self._attempt(message)
         if isinstance(outcome, PubAck):
             return outcome
@@ -619,7 +619,7 @@ class Publisher:
             self._options.retry_s, self._rng, pause_max_s=max_s, pause_first_s=first_s
         )
         patience.failed(monotonic_ns())
-        await lane.before_me()
+        await queue.before_me()
         unanswered: NoAnswerError | None = None
         while True:
             error = outcome.error

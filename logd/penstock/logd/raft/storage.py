@@ -52,7 +52,7 @@ class RaftStorage:
         findings: What recovery found and did; none after a clean stop.
     """
 
-    def __init__(self, recovery: Recovery, file: File, segment_bytes_max: int) -> None:
+    def __init__(self, recovery: Recovery, file: File, max_segment_bytes: int) -> None:
         self.recovered = recovery.recovered
         self.findings: tuple[Finding, ...] = tuple(recovery.findings)
         self._directory = recovery.directory
@@ -66,7 +66,7 @@ class RaftStorage:
         self._hard_state = self.recovered.hard_state
         self._mark = recovery.mark
         self._last_index = _last_index(self.recovered)
-        self._segment_bytes_max = segment_bytes_max
+        self._max_segment_bytes = max_segment_bytes
         self._mark_file = open_mark(self._directory, self._disk)
         self._failed = self._out_of_space = self._syncing = False
 
@@ -110,7 +110,7 @@ class RaftStorage:
         group: str,
         node: NodeId,
         disk: Disk = REAL_DISK,
-        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        max_segment_bytes: int = SEGMENT_BYTES_MAX,
     ) -> Self:
         """Recover a member's state (`penstock.logd.raft.recovery`).
 
@@ -121,7 +121,7 @@ class RaftStorage:
         """
         recovery = Recovery(directory, SegmentHead(group, node), disk)
         file = recovery.run()
-        return cls(recovery, file, segment_bytes_max)
+        return cls(recovery, file, max_segment_bytes)
 
     def persist(self, effect: Persist) -> None:
         """Make everything in an effect durable.
@@ -149,7 +149,7 @@ class RaftStorage:
     def _persist(self, effect: Persist) -> None:
         if effect.snapshot is not None:
             write_snapshot(self._directory, effect.snapshot, self._disk)
-        if self._size >= self._segment_bytes_max:
+        if self._size >= self._max_segment_bytes:
             self._rotate()
         self._write(self._items(effect))
         if effect.snapshot is not None:

@@ -74,7 +74,7 @@ class TokenSection(_Settings):
         jwks_url: where they are, `https://`.
         jwks_ca_file: PEM; whom to trust there, instead of the system's authorities.
         jwks_refresh_s: After how long the URL is asked again.
-        jwks_age_s_max: For how long keys are good that the file or the URL has not confirmed.
+        max_jwks_age_s: For how long keys are good that the file or the URL has not confirmed.
     """
 
     issuer: Annotated[str, Field(min_length=1)]
@@ -83,7 +83,7 @@ class TokenSection(_Settings):
     jwks_url: str | None = None
     jwks_ca_file: Path | None = None
     jwks_refresh_s: Annotated[float, Field(ge=10, le=86_400)] = 300.0
-    jwks_age_s_max: Annotated[float, Field(ge=60, le=31_536_000)] = 86_400.0
+    max_jwks_age_s: Annotated[float, Field(ge=60, le=31_536_000)] = 86_400.0
     name_claim: Annotated[str, Field(min_length=1)] = "sub"
     groups_claim: Annotated[str, Field(min_length=1)] | None = None
     clock_skew_s: Annotated[int, Field(ge=0, le=300)] = 30
@@ -103,8 +103,8 @@ class TokenSection(_Settings):
         if (self.jwks_file is None) == (self.jwks_url is None):
             msg = "needs jwks_file or jwks_url, and not both"
             raise ValueError(msg)
-        if self.jwks_age_s_max < 2 * self.jwks_refresh_s:
-            msg = "jwks_age_s_max must be twice jwks_refresh_s or more: an answer may fail"
+        if self.max_jwks_age_s < 2 * self.jwks_refresh_s:
+            msg = "max_jwks_age_s must be twice jwks_refresh_s or more: an answer may fail"
             raise ValueError(msg)
         return self
 

@@ -261,7 +261,7 @@ class CredentialReloader:
     def _token_keys(self, section: TokenSection) -> TokenKeys:
         if section.jwks_file is not None:
             path = section.jwks_file
-            what, age_s_max = "auth.tokens.jwks_file", section.jwks_age_s_max
+            what, age_s_max = "auth.tokens.jwks_file", section.max_jwks_age_s
             return _sound(what, lambda: FileKeys(path, self._clock, age_s_max=age_s_max))
         assert section.jwks_url is not None
         files = CertificateFiles(ca_file=section.jwks_ca_file)
@@ -272,7 +272,7 @@ class CredentialReloader:
             worker=self._asker,
             clock=self._clock,
             refresh_s=section.jwks_refresh_s,
-            age_s_max=section.jwks_age_s_max,
+            age_s_max=section.max_jwks_age_s,
         )
 
     def _sees(self, visitor: Requester) -> Authorization:

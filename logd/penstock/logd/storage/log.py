@@ -45,7 +45,7 @@ class LogConfig:
     """How a log cuts its segments.
 
     Attributes:
-        segment_bytes_max: A segment that would grow beyond is sealed first; one append is never
+        max_segment_bytes: A segment that would grow beyond is sealed first; one append is never
             split, so a larger one makes a larger segment.
         segment_age_s_max: A segment older than this is sealed before the next append; None: never.
         index_interval_bytes: Log bytes per index entry; also the most a lookup walks.
@@ -56,14 +56,14 @@ class LogConfig:
         ValueError: One is out of range.
     """
 
-    segment_bytes_max: int = 256 * 1024 * 1024
+    max_segment_bytes: int = 256 * 1024 * 1024
     segment_age_s_max: float | None = None
     index_interval_bytes: int = 16 * 1024
     index_save_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        _check("segment_bytes_max", self.segment_bytes_max, HEADER_SIZE, SEGMENT_BYTES_MAX)
+        _check("max_segment_bytes", self.max_segment_bytes, HEADER_SIZE, SEGMENT_BYTES_MAX)
         _check("index_interval_bytes", self.index_interval_bytes, 1, INDEX_INTERVAL_BYTES_MAX)
         _check("index_save_bytes", self.index_save_bytes, 1, SEGMENT_BYTES_MAX)
         if self.segment_age_s_max is not None and not self.segment_age_s_max > 0:
@@ -195,7 +195,7 @@ class CommitLog(LogReader):
         """Whether the active segment is sealed before so many bytes are appended."""
         size, age_max = self._active.size, self._config.segment_age_s_max
         too_old = age_max is not None and self._now_ns() - self._begun_ns >= age_max * 1e9
-        return size > 0 and (too_old or size + length > self._config.segment_bytes_max)
+        return size > 0 and (too_old or size + length > self._config.max_segment_bytes)
 
     def roll(self) -> bool:
         """Seal the active segment and begin the next, if it is not empty and there is room for one.

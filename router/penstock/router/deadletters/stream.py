@@ -77,7 +77,7 @@ class NatsDeadLetterPublisher:
                 fix=f"{install_command('logd')}, or leave dead_letter_stream out",
             ) from None
         options = PublishOptions(
-            in_flight_max=CHUNK_RECORDS, retry_s=wait_s, connect_timeout_s=wait_s
+            max_in_flight=CHUNK_RECORDS, retry_s=wait_s, connect_timeout_s=wait_s
         )
         self.problem: str | None = None
         self._connect = connect or (lambda: BlockingPublisher(config.nats, options))

@@ -200,7 +200,7 @@ class HeapBudget:
         return (
             f"{what} {place} {'has' if it.end == it.start + 1 else 'have'}"
             f" {it.size / 1e6:.1f} MB, and {room} at a time: raise it to at least {least}; nothing"
-            " is lost meanwhile. To keep such records out, lower message_bytes_max of the stream"
+            " is lost meanwhile. To keep such records out, lower max_message_bytes of the stream"
             f" {it.stream!r} in logd"
         )
 

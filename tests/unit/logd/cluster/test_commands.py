@@ -23,7 +23,7 @@ CONFIGS = st.builds(
     name=st.text(),
     subject=st.text(),
     fsync_interval_ms=COUNTS,
-    intake_bytes_max=st.none() | COUNTS,
+    max_intake_bytes=st.none() | COUNTS,
     retention=st.builds(Retention, age_s=st.none() | COUNTS),
 )
 st.register_type_strategy(StreamConfig, CONFIGS)

@@ -128,7 +128,7 @@ async def test_it_is_known_to_the_replica_that_is_opened_again(tmp_path: Path) -
     async with node_with(tmp_path, RECORD) as node:
         replica = await opened(node)
         node.resignations[replica.key] = 3
-        become(node, replace(RECORD, config=replace(RECORD.config, batch_rows_max=7)))
+        become(node, replace(RECORD, config=replace(RECORD.config, max_batch_rows=7)))
         again = await opened(node, besides=replica)
         assert again.key == replica.key
         assert node.resignations == {again.key: 3}

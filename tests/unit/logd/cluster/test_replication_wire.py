@@ -227,7 +227,7 @@ BODIES = [b"%d" % n * 40 for n in range(1, 8)]
 @pytest.fixture
 def log(tmp_path: Path) -> CommitLog:
     """Frames of one record each, two in a segment."""
-    log = CommitLog.open(tmp_path, LogConfig(segment_bytes_max=300))
+    log = CommitLog.open(tmp_path, LogConfig(max_segment_bytes=300))
     for frame in make_frames(0, BODIES):
         log.append([frame])
     log.sync()

@@ -12,7 +12,7 @@ from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.frames import make_frame
 
 DIRECTORY: Final = Path(__file__).parents[3] / "golden" / "logd" / "log-1"
-CONFIG: Final = LogConfig(segment_bytes_max=1 << 20, index_interval_bytes=300)
+CONFIG: Final = LogConfig(max_segment_bytes=1 << 20, index_interval_bytes=300)
 RECORDS: Final = 9
 
 

@@ -29,7 +29,7 @@ from tests.support.frames import make_frame, make_frames
 
 Frame = tuple[FrameHeader, bytes]
 ROOT = Path("/log")
-CONFIG = LogConfig(segment_bytes_max=1500, index_interval_bytes=600)
+CONFIG = LogConfig(max_segment_bytes=1500, index_interval_bytes=600)
 SECRET = b"a secret that no disk may tell " * 3
 CIPHER = SegmentCipher({7: bytes(range(32))}, b"00ff/0")
 OTHER_LOG = SegmentCipher({7: bytes(range(32))}, b"00ff/1")

@@ -14,7 +14,7 @@ from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frames
 
 ROOT = Path("/log")
-CONFIG = LogConfig(segment_bytes_max=700, index_interval_bytes=250)
+CONFIG = LogConfig(max_segment_bytes=700, index_interval_bytes=250)
 BODIES = [bytes([65 + number]) * (8 * (1 + number % 9)) for number in range(14)]
 Served = dict[int, bytes]
 

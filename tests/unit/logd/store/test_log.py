@@ -14,7 +14,7 @@ from tests.support.frames import make_frame, make_frames
 
 BODY = b"x" * 104
 FRAME = HEADER_SIZE + len(BODY)
-CONFIG = LogConfig(segment_bytes_max=5 * FRAME, index_interval_bytes=2 * FRAME)
+CONFIG = LogConfig(max_segment_bytes=5 * FRAME, index_interval_bytes=2 * FRAME)
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_ranges_outlive_deletion_and_close(log: CommitLog) -> None:
 
 
 def test_sealed_files_are_not_kept_open_for_ever(tmp_path: Path) -> None:
-    log = CommitLog.open(tmp_path, LogConfig(segment_bytes_max=FRAME))
+    log = CommitLog.open(tmp_path, LogConfig(max_segment_bytes=FRAME))
     add(log, 60)
     before = len(list(Path("/proc/self/fd").iterdir()))
     assert offsets(log) == list(range(60))
@@ -354,7 +354,7 @@ def read_in_order(log: CommitLog, count: int, bytes_max: int) -> None:
 
 
 def test_readers_in_other_threads_see_whole_frames_in_order(tmp_path: Path) -> None:
-    config = LogConfig(segment_bytes_max=50 * FRAME, index_interval_bytes=5 * FRAME)
+    config = LogConfig(max_segment_bytes=50 * FRAME, index_interval_bytes=5 * FRAME)
     log = CommitLog.open(tmp_path, config)
     count = 600
     with ThreadPoolExecutor() as threads:
@@ -383,7 +383,7 @@ def test_headers_do_not_read_bodies(log: CommitLog, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("segment_bytes_max", (-1, 0, 87, (1 << 40) + 1)),
+        ("max_segment_bytes", (-1, 0, 87, (1 << 40) + 1)),
         ("index_interval_bytes", (-1, 0, (1 << 30) + 1)),
         ("segment_age_s_max", (-1.0, 0.0, float("nan"))),
     ],
@@ -392,5 +392,5 @@ def test_a_configuration_out_of_range_is_refused(field: str, values: tuple[float
     for value in values:
         with pytest.raises(ValueError, match=f"{field} is .* must be"):
             LogConfig(**{field: value})  # type: ignore[arg-type]
-    least = LogConfig(segment_bytes_max=88, index_interval_bytes=1, segment_age_s_max=0.1)
-    assert least.segment_bytes_max == 88
+    least = LogConfig(max_segment_bytes=88, index_interval_bytes=1, segment_age_s_max=0.1)
+    assert least.max_segment_bytes == 88

@@ -12,7 +12,7 @@ from typing_extensions import override
 from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.frames import make_frames
 
-CONFIG = LogConfig(segment_bytes_max=900, index_interval_bytes=300)
+CONFIG = LogConfig(max_segment_bytes=900, index_interval_bytes=300)
 bodies = st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4)
 
 

@@ -22,7 +22,7 @@ from tests.unit.logd.store.test_recovery import rows
 
 Frame = tuple[FrameHeader, bytes]
 ROOT = Path("/log")
-CONFIG = LogConfig(segment_bytes_max=1 << 20, index_interval_bytes=1500)
+CONFIG = LogConfig(max_segment_bytes=1 << 20, index_interval_bytes=1500)
 SPANS = (3, 1, 4, 2)
 """Records of the frames of each segment."""
 EACH = sum(SPANS)

@@ -15,7 +15,7 @@ from penstock.logd.storage.index import OFFSET_MAGIC
 from penstock.logd.storage.segment import segment_path
 from tests.support.frames import make_frame, make_frames
 
-CONFIG = LogConfig(segment_bytes_max=1000, index_interval_bytes=300)
+CONFIG = LogConfig(max_segment_bytes=1000, index_interval_bytes=300)
 BODIES = [bytes([65 + number]) * 104 for number in range(20)]
 FRAME = HEADER_SIZE + 104
 PER_SEGMENT = 1000 // FRAME

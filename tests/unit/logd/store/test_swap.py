@@ -20,7 +20,7 @@ from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame, make_frame
 from tests.support.logd_store import state_of
 
-CONFIG = LogConfig(segment_bytes_max=1 << 20, index_interval_bytes=300)
+CONFIG = LogConfig(max_segment_bytes=1 << 20, index_interval_bytes=300)
 SEGMENTS, EACH = 4, 3
 
 

@@ -67,7 +67,7 @@ class Listener:
         self._unread_answer_s = unread_answer_s
         self._name = name
         self._handle = handle
-        self._connections_max = max_connections
+        self._max_connections = max_connections
         self._note = note
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,7 +150,7 @@ class Listener:
 
     def _has_room(self) -> bool:
         """Whether one connection more may be open; the process's share bounds it, too."""
-        if len(self._tasks) >= self._connections_max:
+        if len(self._tasks) >= self._max_connections:
             return False
         if self._descriptors is None or len(self._tasks) < self._descriptors.connections(self):
             return True

@@ -45,7 +45,7 @@ class OtlpGrpc:
         self._name = spool_writer.source
         self._take = take
         self._spool_writer = spool_writer
-        self._message_bytes_max = section.max_message_bytes
+        self._max_message_bytes = section.max_message_bytes
         self._reuse_port = section.reuse_port
         self._calls = 0
         self._socket = f"penstock-otlp-{secrets.token_hex(16)}"
@@ -127,12 +127,12 @@ class OtlpGrpc:
         self, signal: Signal, requests: AsyncIterator[bytes], charge: Charge
     ) -> Answer:
         limits = self._spool_writer.limits
-        if self._calls >= limits.otlp_calls_max:
+        if self._calls >= limits.otlp_max_calls:
             return self._come_again("too many requests at once")
         self._calls += 1
         until_s = asyncio.get_running_loop().time() + limits.otlp_room_wait_s
         try:
-            if not await charge.wait(self._message_bytes_max, limits.otlp_room_wait_s):
+            if not await charge.wait(self._max_message_bytes, limits.otlp_room_wait_s):
                 return self._come_again("too much is being received at once")
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 body = await anext(requests, b"")

@@ -60,7 +60,7 @@ class OtlpSettings(ListeningSettings):
 
     @property
     @override
-    def request_bytes_max(self) -> int:
+    def max_request_bytes(self) -> int:
         return self.max_message_bytes
 
     @model_validator(mode="after")

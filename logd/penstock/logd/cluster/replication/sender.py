@@ -333,7 +333,7 @@ class ReplicaFetchSettings:
         response_bytes_max: Of the frames in one response, at most
             `limits.REPLICATION_RESPONSE_BYTES_MAX`; one frame may exceed it. While one is on its
             way, what other partitions have for the same node waits.
-        catch_up_bytes_per_s_max: For all replicas outside the ISR together; None: no limit.
+        max_catch_up_bytes_per_s: For all replicas outside the ISR together; None: no limit.
         held_s: Seconds after which frames that could not be read are tried again.
         taken_bytes_max: Of frames from one leader's node, given to replicas and not yet written;
             beyond, no more is received.
@@ -341,7 +341,7 @@ class ReplicaFetchSettings:
     """
 
     response_bytes_max: int = 4 * 1024 * 1024
-    catch_up_bytes_per_s_max: int | None = None
+    max_catch_up_bytes_per_s: int | None = None
     held_s: float = 1.0
     taken_bytes_max: int = REPLICATION_TAKEN_BYTES_MAX
     room_s: float = 5.0

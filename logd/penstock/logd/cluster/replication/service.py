@@ -78,7 +78,7 @@ class Replication:
             find=find,
             clock=clock,
             settings=settings,
-            pace=CatchUpPace(settings.catch_up_bytes_per_s_max),
+            pace=CatchUpPace(settings.max_catch_up_bytes_per_s),
             executor=self._executor,
         )
         self._ranges = Ranges(find, mesh, self._executor)
