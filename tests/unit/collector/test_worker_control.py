@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.collector.agent.admin import Action, ControlServer, asking
-from penstock.collector.agent.workers import WAITS, Reloading, Waits, WorkerControl
+from penstock.collector.agent.worker_control import WAITS, Reloading, Waits, WorkerControl
 from penstock.service import ConfigError, Health, Status
 from tests.support.waiting import wait_until_async
 
