@@ -22,7 +22,7 @@ def test_every_type_and_every_option_is_listed(registry: Registry) -> None:
 def test_types_bounds_and_defaults_are_shown() -> None:
     text = "\n".join(" ".join(line.split()) for line in describe_types(SOURCES))
     assert "max_line_bytes integer 64..32768 default 32768" in text
-    assert "start beginning or end default beginning" in text
+    assert "start_at beginning or end default beginning" in text
     assert "tls.cert_file string required PEM:" in text
     assert "mode integer 0..0777 default 0660" in text
     assert "include list required" in text

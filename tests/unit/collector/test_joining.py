@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.collector.sources.files.boundaries import Boundaries
 from penstock.collector.sources.files.container_lines import (
     LineFragment,
     ReadFragment,
@@ -39,7 +40,7 @@ class Reading:
     ) -> None:  # fmt: skip
         self.cutter = LineCutter(1000, position=position)
         self.joiner = Joiner(
-            read, (lambda line: bool(START.match(line))) if multiline else None,
+            read, Boundaries(start="^[A-Z]") if multiline else None,
             bytes_max=bytes_max, held_bytes_max=held_bytes_max,
         )  # fmt: skip
         self.events: list[Line] = []

@@ -100,6 +100,7 @@ class Checkpointer:
         self.trouble = ""
         self._saving = asyncio.Lock()
         self._saved: dict[str, Any] = {}
+        self._saved_at: tuple[Any, ...] = ()
         self.routing = self.state.routing
         self.incarnation = self.state.incarnation
         self._log = structlog.get_logger()
@@ -131,13 +132,14 @@ class Checkpointer:
             Whether what is known now is durable.
         """
         async with self._saving:
+            at = self._revisions()
+            if at == self._saved_at:  # what thousands of idle files are need not be asked again
+                return await self._confirm()
             state = self._now()
             document = state.as_document()
             if document == self._saved:
-                if any(spool.journal.wants_room for spool in self._spools.both):
-                    await self._give_back()  # what could not be, when it was saved
-                self.trouble = ""
-                return True
+                self._saved_at = at
+                return await self._confirm()
             error = await self._write(state, document)
             if error is not None and error.errno in _FULL:
                 bulk, urgent = self._spools.bulk.journal, self._spools.urgent.journal
@@ -145,10 +147,18 @@ class Checkpointer:
                     self._reserve.give()
                     error = await self._write(state, document)
                     await asyncio.to_thread(self._reserve.make)
+            self._saved_at = at if error is None else ()
             self.trouble = "" if error is None else f"checkpoint cannot be written: {error}"
             if error is not None:
                 self._log.warning("checkpoint_write_failed", error=str(error))
             return error is None
+
+    async def _confirm(self) -> bool:
+        """What is known now was saved before."""
+        if any(spool.journal.wants_room for spool in self._spools.both):
+            await self._give_back()  # what could not be, when it was saved
+        self.trouble = ""
+        return True
 
     async def _write(self, state: State, document: dict[str, Any]) -> OSError | None:
         failpoints.passed("checkpoint_before_write")
@@ -165,6 +175,20 @@ class Checkpointer:
     async def _give_back(self) -> None:
         await self._spools.bulk.journal.delete_before(self.state.cursor)
         await self._spools.urgent.journal.delete_before(self.state.urgent_cursor)
+
+    def _revisions(self) -> tuple[Any, ...]:
+        """Return a value that is another one whenever `_now` may be."""
+        return (
+            self.incarnation,
+            self.routing,
+            self._replayer.done,
+            self._spools.bulk.senders.snapshot(),
+            self._spools.urgent.senders.snapshot(),
+            self._delivery.revision,
+            self._generations.following,
+            len(self._generations.waiting),
+            [(source, source.rounds) for source in self._file_sources()],
+        )
 
     def _now(self) -> State:
         sources = list(self._file_sources())

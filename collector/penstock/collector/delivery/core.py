@@ -240,6 +240,8 @@ class Delivery:
         self._starved: dict[QueueKey, None] = {}
         self._busy: dict[QueueKey, OrderedQueue] = {}  # only these can have something to do
         self._flight_bytes = 0
+        self.revision = 0
+        """Grows with everything that may change what `cursor` and `done` return."""
         self.retired: dict[str, tuple[int, int, int]] = {}
         """Delivered, quarantined and repeated records of forgotten queues by source."""
         for key, sequence in (done or {}).items():
@@ -247,6 +249,7 @@ class Delivery:
 
     def handle(self, event: Event, now_ns: int) -> list[Effect]:  # noqa: PLR0911 - one an event
         """Apply one event; the returned effects are carried out in order."""
+        self.revision += 1
         match event:
             case Take(key, records):
                 queue = self._queue(key)
@@ -336,6 +339,7 @@ class Delivery:
 
     def forget(self, origin: str) -> None:
         """Drop an origin that is read to its end and done, with its queues."""
+        self.revision += 1
         for key in [key for key in self.queues if key.origin == origin]:
             self._retire(key)
         self._read.pop(origin, None)
@@ -359,6 +363,7 @@ class Delivery:
             self._retire(key)
 
     def _retire(self, key: QueueKey) -> None:
+        self.revision += 1
         queue = self.queues.pop(key)
         assert queue.start is None, key
         self._busy.pop(key, None)

@@ -32,7 +32,7 @@ class JournaldSettings(SourceSettings):
 
     type: Literal["journald"]
     units: list[NoNul] = Field(default=[], description="only of these; none: of all")
-    start: Literal["beginning", "end"] = "beginning"
+    start_at: Literal["beginning", "end"] = "beginning"
     service: str = Field(default="from_unit", min_length=1)
 
 
@@ -101,7 +101,7 @@ class JournaldSource(Source):
         command += [f"--unit={unit}" for unit in self._section.units]
         if self._cursor is not None:
             return [*command, "--no-tail", f"--after-cursor={self._cursor}"]
-        return [*command, "--no-tail" if self._section.start == "beginning" else "--lines=0"]
+        return [*command, "--no-tail" if self._section.start_at == "beginning" else "--lines=0"]
 
     async def _read(self, stream: asyncio.StreamReader) -> None:
         cutter = LineCutter(JOURNAL_ENTRY_BYTES_MAX)

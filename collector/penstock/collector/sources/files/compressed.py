@@ -542,7 +542,7 @@ class CompressedTail(Tail):
         """Do nothing: the mark that the file was known by stays good."""
 
     @override
-    def has_name(self, path: Path) -> bool:
+    def has_name(self, path: str) -> bool:
         return False
 
     @override

@@ -56,6 +56,26 @@ class Patterns:
                 if not excluded and os.path.isdir(name) and not os.access(name, wanted):  # noqa: PTH112 - never raises
                     yield name
 
+    def directories(self) -> set[str]:
+        """Directories in which a name may come that changes which files there are.
+
+        Of a pattern whose directories are missing it is the nearest one that is there.
+        """
+        found: set[str] = set()
+        for pattern in self._include:
+            parts = pattern.split("/")
+            last = len(parts) - 1
+            first = next((i for i, part in enumerate(parts) if has_magic(part)), last)
+            for index in range(first, last + 1):
+                parent = "/".join(parts[:index]) or "/"
+                names = iglob(parent, recursive=True)  # noqa: PTH207 - as above
+                found |= {name.rstrip("/") or "/" for name in names if os.path.isdir(name)}  # noqa: PTH112 - never raises
+            base = "/".join(parts[:first]) or "/"
+            while not os.path.isdir(base):  # noqa: PTH112 - never raises
+                base = os.path.dirname(base)  # noqa: PTH120 - text
+            found.add(base)
+        return found
+
     def name(self, path: str) -> bool:
         """Whether a file of this path is read, be it there or not."""
         if self._is_excluded(path):

@@ -2,7 +2,7 @@
 
 Each stream of a file is joined separately, in two steps: fragments to a line, lines to an event. A
 line that begins an event ends the event before it, so an event waits for the next line or for
-`flush`.
+`flush`, unless a pattern tells its last line.
 
 The sequence of an event is its end, the position after its last line, and the sequences of a file
 must rise. So a complete event is held while an event of another stream may still end before it.
@@ -15,18 +15,16 @@ not grown for long while other streams go on: a program may close one of its out
 of a line, or write nothing more there, and the others must not wait for that.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.collector.sources.files.boundaries import Boundaries
 from penstock.collector.sources.files.container_lines import ReadFragment
 from penstock.collector.sources.line_framing import Line
 
 _OVERHEAD_BYTES: Final = 256
 """Bytes that holding a line costs besides its text, which may be empty."""
-
-IsStart = Callable[[bytes], bool]
-"""Whether a line begins an event."""
 
 
 @dataclass(slots=True)
@@ -42,6 +40,7 @@ class _Growing:
     grew_ns: int
     continued: bool = False
     attributes: Mapping[str, str] | None = None
+    state: str = ""
 
     def add(self, other: Line, text: bytes, now_ns: int, *, bytes_max: int) -> None:
         """Append; what is beyond the bound is left out and marked."""
@@ -68,16 +67,21 @@ class Joiner:
 
     Args:
         read: What is around each line.
-        is_start: Which lines begin an event; None: each does.
+        boundaries: Which lines belong to one event; None: each line is one.
         bytes_max: Bound of an event; the rest is left out.
         held_bytes_max: Bound of everything that waits; beyond it nothing is waited for.
     """
 
     def __init__(
-        self, read: ReadFragment, is_start: IsStart | None, *, bytes_max: int, held_bytes_max: int
+        self,
+        read: ReadFragment,
+        boundaries: Boundaries | None,
+        *,
+        bytes_max: int,
+        held_bytes_max: int,
     ) -> None:
         self._read = read
-        self._is_start = is_start
+        self._boundaries = boundaries
         self._bytes_max = bytes_max
         self._held_bytes_max = held_bytes_max
         self._pieces: dict[str, _Growing] = {}
@@ -152,17 +156,22 @@ class Joiner:
 
     def _end_line(self, line: _Growing) -> None:
         """A line is whole: it begins an event, or goes on with one."""
-        if self._is_start is None:
+        if self._boundaries is None:
             self._complete.append(line)
             return
+        text = bytes(line.text)
         event = self._events.get(line.stream)
-        if event is None or self._is_start(bytes(line.text)):
+        state = None if event is None else self._boundaries.follow(event.state, text)
+        if event is None or state is None:
             if event is not None:
                 self._complete.append(event)
-            self._events[line.stream] = line
+            event = self._events[line.stream] = line
+            event.state = self._boundaries.first(text)
         else:
-            text = b"\n" + bytes(line.text)
-            event.add(line.line(), text, line.grew_ns, bytes_max=self._bytes_max)
+            event.add(line.line(), b"\n" + text, line.grew_ns, bytes_max=self._bytes_max)
+            event.state = state
+        if self._boundaries.ends(text):
+            self._complete.append(self._events.pop(line.stream))
 
     def _end_all(self, grown_before_ns: int | None = None) -> None:
         """End all, or what did not grow since then; an event goes on while its next line does."""

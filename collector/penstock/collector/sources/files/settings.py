@@ -4,7 +4,7 @@ from glob import escape
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from penstock.collector.limits import (
     DECOMPRESSED_BYTES_MAX,
@@ -35,18 +35,33 @@ class MultilineSection(Section):
 
     start: str | None = Field(default=None, description="a line with it begins an event")
     continuation: str | None = Field(default=None, description="a line with it goes on with one")
+    end: str | None = Field(
+        default=None, description="a line with it is the last of its event; of the whole line"
+    )
+    extends: list[Literal["dotnet", "go", "java", "python", "ruby"]] = Field(
+        default=[], description="stack traces of these languages go on with an event"
+    )
+
+    @field_validator("extends", mode="before")
+    @classmethod
+    def _may_be_one(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _is_one_pattern(self) -> "MultilineSection":
-        pattern = self.start if self.start is not None else self.continuation
-        if pattern is None or (self.start is not None and self.continuation is not None):
-            msg = "set either `start` or `continuation`"
+    def _has_what_fits(self) -> "MultilineSection":
+        if self.start is not None and (self.continuation is not None or self.extends):
+            msg = "beside `start` every line goes on with an event: leave out the other patterns"
             raise ValueError(msg)
-        try:
-            compile_pattern(pattern.encode())
-        except ValueError as error:
-            msg = f"{pattern!r} {error}"
-            raise ValueError(msg) from None
+        patterns = [one for one in (self.start, self.continuation, self.end) if one is not None]
+        if not patterns and not self.extends:
+            msg = "set `start`, `continuation`, `end` or `extends`"
+            raise ValueError(msg)
+        for pattern in patterns:
+            try:
+                compile_pattern(pattern.encode())
+            except ValueError as error:
+                msg = f"{pattern!r} {error}"
+                raise ValueError(msg) from None
         return self
 
 
@@ -86,7 +101,20 @@ class FileSettings(LinesSettings):
     include: list[Pattern] = Field(min_length=1)
     exclude: list[Annotated[NoNul, AfterValidator(check_unexpanded)]] = Field(default=[])
     service: str = Field(min_length=1)
-    start: Literal["beginning", "end"] = "beginning"
+    start_at: Literal["beginning", "end"] = Field(
+        default="beginning",
+        description="of files that are there when the source runs for the first time",
+    )
+    ignore_older_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="a file not written to for so long is not begun; null: every file is",
+    )
+    remove_after_s: float | None = Field(
+        default=None,
+        ge=0,
+        description="a file in the log to its end and not written to for so long is removed",
+    )
     format: Literal["plain", "docker", "cri"] = "plain"
     multiline: MultilineSection | None = None
     join_timeout_s: float = Field(
@@ -107,7 +135,12 @@ class FileSettings(LinesSettings):
     encoding: Literal[
         "utf-8", "utf-16", "utf-16le", "utf-16be", "latin-1", "windows-1252", "iso-8859-15"
     ] = Field(default="utf-8", description="of `plain` files; `utf-16` goes by the byte order mark")
-    poll_ms: int = Field(default=250, ge=10, le=60_000)
+    poll_ms: int = Field(
+        default=250, ge=10, le=60_000, description="between looks, where inotify says nothing"
+    )
+    inotify: bool = Field(
+        default=True, description="false: files are looked at every `poll_ms` on local disks, too"
+    )
     rotate_wait_s: float = Field(default=30.0, ge=0)
     kubernetes: KubernetesSection | None = None
     max_decompressed_bytes: int = Field(

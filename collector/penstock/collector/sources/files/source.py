@@ -4,7 +4,11 @@ The file is its own spool: nothing is copied, and the position that a restart be
 when logd has acknowledged what lies before it. A file that was renamed or removed is read to its
 end and let go only when all of it is in the log. A file that was truncated (`copytruncate`) or
 replaced in place begins a new generation. One that rotation compressed before it was read is read
-on in what it left. Polling is the only truth; it works on every file system.
+on in what it left.
+
+Polling is the truth, and works on every file system. Where inotify reports changes, a round looks
+only at the files that were written to and at those that something is due of; every `_SWEEP_NS`, and
+when a name came or went, one looks at everything.
 
 A file that no pattern of the configuration names any more is let go, wherever reading stopped; one
 that rotation renamed is read to its end under the name by which it was known. Files that are met
@@ -14,6 +18,7 @@ see `penstock.collector.descriptors`.
 
 import asyncio
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
@@ -46,12 +51,15 @@ from penstock.collector.sources.files.identity import FileState, Generations, Ve
 from penstock.collector.sources.files.kubernetes import Pods, service_of
 from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
+from penstock.collector.sources.files.watcher import Watcher
 from penstock.collector.sources.line_framing import Line, parts_of
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.transforms.graph.graph import Chunk
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10
+_SWEEP_NS: Final = 30 * 10**9
+"""Between two looks at everything where inotify reports changes, which does not report all."""
 _DIRECTORIES_NS: Final = 60 * 10**9
 """Between two looks at which directories can be read."""
 
@@ -61,7 +69,7 @@ class FileSource(Source):
 
     Args:
         save: Makes the checkpoint durable, with the generations begun since; whether it could.
-        first_time: Nothing is known of this source: `start: end` applies.
+        first_time: Nothing is known of this source: `start_at: end` applies.
         descriptors: What files may be open at once.
         node: This machine's name in Kubernetes, unless the section names another.
     """
@@ -112,12 +120,21 @@ class FileSource(Source):
         self._clock = clock
         self._save = save
         self._descriptors = descriptors
-        self._from_end = first_time and section.start == "end"
+        self._from_end = first_time and section.start_at == "end"
         self._tails: dict[tuple[int, int], Tail] = {}
         self._retiring: dict[str, int] = {}
         self._complained: set[str] = set()
+        self._kept: set[Path] = set()
         self._directories_due_ns = 0
         self._stopping = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._sweep_due_ns = 0
+        self._active: set[tuple[int, int]] = set()
+        self._polled_ns = 0
+        self.rounds = 0
+        """Grows with everything that may change what `states` returns, but for the delivery."""
+        self._failed = False
+        self._is_renamed = False
         self._log = structlog.get_logger().bind(source=self.name)
         self._pods: Pods | None = None
         if section.kubernetes is not None:
@@ -125,6 +142,7 @@ class FileSource(Source):
                 section.kubernetes, node, source=self.name, note=self._note, clock=clock
             )
         self._search = Search(section, self._note, self._complain, self._log, descriptors)
+        self._watcher = Watcher(self._wake.set, self._log)
 
     @override
     async def start(self) -> None:
@@ -136,15 +154,21 @@ class FileSource(Source):
         try:
             self._let_go_unnamed()
             self._tell_unread()
+            everything = True
             while not self._stopping.is_set():
-                if await self.poll():
+                more = await (self.poll() if everything else self._poll_active())
+                if everything:
+                    await self._watch_directories()
+                if more:
                     await asyncio.sleep(0)  # others have their turn, whatever there is to look at
                 else:
                     await self._pause()
+                everything = self._is_everything_due()
         finally:
             if asking is not None:
                 asking.cancel()
             self._search.close()
+            await self._watcher.close()
             for tail in self._tails.values():
                 with contextlib.suppress(OSError):
                     tail.mark(tail.lines.position)  # its position moves up to there without it
@@ -152,16 +176,27 @@ class FileSource(Source):
 
     async def poll(self) -> bool:
         """Find files, read each once, let go of what is done; whether more is there at once."""
+        self.rounds += 1
+        self._failed = self._is_renamed = False
+        self._polled_ns = self._clock.monotonic_ns()
         await self._discover()
         self._from_end = False
         more = self._seek()
-        more |= await self._read_round()
-        self._retire()
-        return more
+        self._active = {*self._tails}
+        return await self._read_round() or more
+
+    async def _poll_active(self) -> bool:
+        """Read files that were written to, and those that something is due of."""
+        self.rounds += 1
+        await self._watch_contents([self._tails[key] for key in self._active & {*self._tails}])
+        more = self._seek()
+        self._active &= {*self._tails}
+        return await self._read_round() or more
 
     @override
     async def stop(self) -> None:
         self._stopping.set()
+        self._wake.set()
 
     @property
     def states(self) -> list[FileState]:
@@ -180,6 +215,7 @@ class FileSource(Source):
 
     def hand_over(self) -> None:
         """Leave what is known of the files to the source that comes next; all read is done."""
+        self.rounds += 1
         self._set_positions()
         self._generations.remember(tail.state for tail in self._tails.values())
         self._tails.clear()
@@ -204,9 +240,56 @@ class FileSource(Source):
         return sum(tail.partial_bytes for tail in self._tails.values())
 
     async def _pause(self) -> None:
+        """Wait for an event, or until something is due."""
+        wait_s = self._section.poll_ms / 1000
+        is_due = self._failed or self._is_renamed or self._active or self._retiring
+        if self._watcher.is_on and not is_due and not self._has_lost:
+            wait_s = max(0.0, (self._sweep_due_ns - self._clock.monotonic_ns()) / 1e9)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._section.poll_ms / 1000):
-                await self._stopping.wait()
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+        if not self._stopping.is_set():
+            self._wake.clear()
+
+    # What changed.
+
+    async def _watch_directories(self) -> None:
+        """Watch where files are and may come; called after a look at everything."""
+        now_ns = self._clock.monotonic_ns()
+        if not self._section.inotify or (now_ns < self._sweep_due_ns and not self._watcher.is_on):
+            return
+        begun = await self._watcher.watch(self._directories())
+        self._sweep_due_ns = now_ns if begun else now_ns + _SWEEP_NS
+
+    def _directories(self) -> set[str]:
+        """Where names may come, and where the files are that links lead to."""
+        paths = (os.path.realpath(tail.state.path) for tail in self._tails.values())
+        return self._patterns.directories() | {path.rpartition("/")[0] or "/" for path in paths}
+
+    def _is_everything_due(self) -> bool:
+        """Whether a round must look at everything; notes which files were written to."""
+        if not self._watcher.is_on or self._failed:
+            return True
+        changes = self._watcher.take()
+        self._is_renamed |= changes.names
+        for path in changes.written:
+            try:
+                status = os.stat(path)  # noqa: PTH116 - many
+            except OSError:
+                self._is_renamed = True
+                continue
+            key = (status.st_dev, status.st_ino)
+            if key in self._tails:
+                self._active.add(key)
+            else:
+                self._is_renamed |= self._patterns.name(path)
+        now_ns = self._clock.monotonic_ns()
+        is_rested = now_ns - self._polled_ns >= self._section.poll_ms * 1_000_000
+        return (self._is_renamed and is_rested) or now_ns >= self._sweep_due_ns
+
+    @property
+    def _has_lost(self) -> bool:
+        return any(state.source == self.name for state in self._generations.lost)
 
     # Finding files.
 
@@ -257,8 +340,15 @@ class FileSource(Source):
         self._look_at_directories()
         for path, begin in self._unopened():
             begun |= self._meet(path, begin=begin)
+        begun |= await self._watch_contents([*self._tails.values()], save=False)
+        if begun:
+            await self._save_surely()
+
+    async def _watch_contents(self, tails: Collection[Tail], *, save: bool = True) -> bool:
+        """Begin new generations of files whose content is another; whether one began."""
+        begun = False
         names = Names()
-        for tail in list(self._tails.values()):
+        for tail in tails:
             try:
                 begun |= await self._watch(tail)
             except OSError as error:
@@ -266,8 +356,9 @@ class FileSource(Source):
                     self._complain(tail.state.path, error)
                 else:
                     self._find_again(tail, names)
-        if begun:
+        if begun and save:
             await self._save_surely()
+        return begun
 
     def _unopened(self) -> list[tuple[Path, bool]]:
         """Files that are there and not open, oldest first, and whether one may begin there."""
@@ -280,7 +371,7 @@ class FileSource(Source):
             tail = self._tails.get(key)
             if tail is None:
                 found.setdefault(key, (path, status, True))
-            elif not tail.has_name(Path(tail.state.path)):
+            elif not tail.has_name(tail.state.path):
                 tail.state.path = str(path)
         for path in self._renamed(found):
             status = self._regular(path)
@@ -292,6 +383,16 @@ class FileSource(Source):
             for key, (path, status, begin) in found.items()
             if key not in self._tails and (status.st_size or (self.name, *key) in known)
         ]
+        if self._section.ignore_older_s is not None:
+            since_ns = self._clock.unix_ns() - int(self._section.ignore_older_s * 1e9)
+            young = [
+                one
+                for one in due
+                if one[1].st_mtime_ns >= since_ns
+                or (self.name, one[1].st_dev, one[1].st_ino) in known
+            ]
+            self._ledger[self.name].notes["files_too_old"] = len(due) - len(young)
+            due = young
         due.sort(key=lambda one: age_of(one[0], one[1].st_mtime_ns))
         return [(path, begin) for path, _, begin in due]
 
@@ -320,6 +421,7 @@ class FileSource(Source):
     async def _save_surely(self) -> None:
         """Return when the checkpoint is durable: unsaved generations must not be published."""
         while True:
+            self.rounds += 1
             if await self._save():
                 return
             await asyncio.sleep(_SAVE_RETRY_S)
@@ -339,6 +441,7 @@ class FileSource(Source):
 
         Where descriptors are out that may be so of thousands: it is said once in 60 s.
         """
+        self._failed |= error.errno != errno.EACCES  # a permission that is given makes an event
         if error.errno in OUT_OF_DESCRIPTORS:
             if self._descriptors.short("files"):
                 self._note("files_unreadable")
@@ -379,6 +482,7 @@ class FileSource(Source):
 
     def _follow(self, tail: Tail) -> None:
         self._tails[tail.key] = tail
+        self._active.add(tail.key)
         self._sender.handle(Read(tail.state.origin, tail.state.position))
 
     def _renamed(self, found: Collection[tuple[int, int]]) -> Iterator[Path]:
@@ -437,12 +541,14 @@ class FileSource(Source):
     # Reading files.
 
     async def _read_round(self) -> bool:
-        """One read of each file; true when some file has more."""
+        """One read of each active file; true when some file has more."""
         more = False
         behind: set[str] = set()
-        for tail in sorted(self._tails.values(), key=lambda tail: tail.state.generation):
+        tails = [self._tails[key] for key in self._active]
+        for tail in sorted(tails, key=lambda tail: tail.state.generation):
             if self._stopping.is_set():
-                return False
+                more = False
+                break
             family = family_of(Path(tail.state.path))
             if family in behind:
                 continue  # an older file of the same rotation comes first
@@ -461,12 +567,29 @@ class FileSource(Source):
             await self._take(tail, start, lines)
             if self._is_behind(tail):
                 behind.add(family)
+            more |= not at_end
             if at_end:
-                await self._flush_waiting(tail, now_ns)
-                await self._let_go(tail)
-            else:
-                more = True
+                await self._end_round(tail, now_ns)
+        self._retire()
+        self.rounds += 1  # a checkpoint may have been saved meanwhile
         return more
+
+    async def _end_round(self, tail: Tail, now_ns: int) -> None:
+        """Do what is due of a file that was read to its end."""
+        await self._flush_waiting(tail, now_ns)
+        await self._let_go(tail)
+        if not self._is_restless(tail):
+            self._active.discard(tail.key)
+
+    def _is_restless(self, tail: Tail) -> bool:
+        """Whether something is due of a file, though nobody writes to it."""
+        return tail.key in self._tails and (
+            tail.orphaned_ns is not None
+            or tail.lines.waits
+            or (tail.joiner is not None and tail.joiner.start is not None)
+            or bool(tail.catches_up_to)
+            or isinstance(tail, CompressedTail)
+        )
 
     def _is_behind(self, tail: Tail) -> bool:
         """Whether something of what the file had when it was opened is not in the log yet."""
@@ -544,7 +667,9 @@ class FileSource(Source):
         if tail.lines.replaced:
             self._ledger[self.name].notes["lines_bytes_replaced"] += tail.lines.replaced
             tail.lines.replaced = 0
-        self._sender.handle(Read(origin, tail.position))
+        if tail.position != tail.reported:
+            tail.reported = tail.position
+            self._sender.handle(Read(origin, tail.position))
 
     def _resource_of(self, path: str) -> Mapping[str, Any]:
         if self._pods is None:
@@ -599,8 +724,10 @@ class FileSource(Source):
 
     async def _let_go(self, tail: Tail) -> None:
         """Close a file without a name once all of it is in the log and its writer had time."""
-        if tail.has_name(Path(tail.state.path)):
+        if tail.has_name(tail.state.path):
             tail.orphaned_ns = None
+            if self._section.remove_after_s is not None:
+                self._remove(tail, self._section.remove_after_s)
             return
         now_ns = self._clock.monotonic_ns()
         if tail.orphaned_ns is None:
@@ -617,6 +744,30 @@ class FileSource(Source):
             self._sender.delivery.forget(origin)
             tail.close()
             del self._tails[tail.key]
+
+    def _remove(self, tail: Tail, after_s: float) -> None:
+        """Remove a file that nobody writes to any more once the log has all of it.
+
+        It stays open for a while, like one that somebody else removed, in case that its writer
+        still has it open.
+        """
+        path = Path(tail.state.path)
+        try:
+            status = tail.status()
+            since_ns = self._clock.unix_ns() - int(after_s * 1e9)
+            done = self._sender.delivery.cursor(tail.state.origin)
+            if done < status.st_size or status.st_mtime_ns > since_ns or path.is_symlink():
+                return
+            tail.opened()
+            path.unlink()
+        except OSError as error:
+            if path not in self._kept:
+                self._kept.add(path)
+                self._note("files_not_removed")
+                self._log.warning("file_remove_failed", path=str(path), error=error.strerror)
+            return
+        self._note("files_removed")
+        self._log.info("file_removed", path=str(path), position=done)
 
     def _retire(self) -> None:
         """Forget generations that ended, once they are delivered."""

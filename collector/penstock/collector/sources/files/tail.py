@@ -14,9 +14,8 @@ from penstock.collector.limits import (
     FILE_READ_BYTES,
     HEAD_BYTES,
     HELD_BYTES_MAX,
-    MULTILINE_LOOK_BYTES,
 )
-from penstock.collector.regex import compile_pattern
+from penstock.collector.sources.files.boundaries import Boundaries
 from penstock.collector.sources.files.container_lines import READERS
 from penstock.collector.sources.files.identity import (
     FileState,
@@ -26,7 +25,7 @@ from penstock.collector.sources.files.identity import (
     head_hash,
     written,
 )
-from penstock.collector.sources.files.multiline import IsStart, Joiner
+from penstock.collector.sources.files.multiline import Joiner
 from penstock.collector.sources.files.settings import FileSettings, MultilineSection
 from penstock.collector.sources.line_framing import Line, LineCutter, encoding_of
 
@@ -64,6 +63,7 @@ class Tail:
         catches_up_to: Bytes that the file had when it was opened: until they are read, later files
             of the same rotation wait.
         ended: What became of the last line that began: what goes on with it ends with it.
+        reported: The position that the delivery knows.
     """
 
     state: FileState
@@ -79,6 +79,7 @@ class Tail:
     set_aside: bool = False
     catches_up_to: int = 0
     ended: OnError = "pass"
+    reported: int = -1
 
     def opened(self) -> int:
         """Its descriptor; one that was closed for others is opened again by its name.
@@ -116,7 +117,7 @@ class Tail:
 
     def can_close(self) -> bool:
         """Whether it can be opened again by its name."""
-        return self.orphaned_ns is None and self.has_name(Path(self.state.path))
+        return self.orphaned_ns is None and self.has_name(self.state.path)
 
     def close_for_others(self) -> None:
         """Give the descriptor back; the file is opened again when it is needed."""
@@ -262,10 +263,10 @@ class Tail:
         _, more = self.flush_events()
         return start, lines + more
 
-    def has_name(self, path: Path) -> bool:
+    def has_name(self, path: str) -> bool:
         """Whether `path` names this very file now."""
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116 - of thousands of files
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self.key
@@ -341,18 +342,17 @@ def make_cutter(
         return lines, None
     joiner = Joiner(
         read,
-        None if section.multiline is None else _is_start(section.multiline),
+        None if section.multiline is None else _boundaries(section.multiline),
         bytes_max=section.max_line_bytes,
         held_bytes_max=max(HELD_BYTES_MAX, 2 * section.max_line_bytes),
     )
     return lines, joiner
 
 
-def _is_start(section: MultilineSection) -> IsStart:
-    """Return the test for lines that begin an event; RE2 takes time in proportion to a line."""
-    if section.start is not None:
-        begins = compile_pattern(section.start.encode())
-        return lambda line: begins.search(line[:MULTILINE_LOOK_BYTES]) is not None
-    assert section.continuation is not None
-    goes_on = compile_pattern(section.continuation.encode())
-    return lambda line: goes_on.search(line[:MULTILINE_LOOK_BYTES]) is None
+def _boundaries(section: MultilineSection) -> Boundaries:
+    return Boundaries(
+        start=section.start,
+        continuation=section.continuation,
+        end=section.end,
+        presets=section.extends,
+    )
