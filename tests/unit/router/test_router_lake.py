@@ -26,7 +26,7 @@ from penstock.deploy.cli import cli
 from penstock.router.lake.compactor import compact, leased
 from penstock.router.lake.index import LakeIndex
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY
-from penstock.router.lake.plan import Policy
+from penstock.router.lake.plan import PLANS_MAX, Policy
 from penstock.router.lake.store import LocalLake
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
@@ -285,6 +285,20 @@ def test_more_files_are_merged_than_may_be_open(tmp_path: Path, clock: TestClock
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(files(tmp_path)) == 1
     assert listed(tmp_path) == Counter(range(60))
+
+
+def test_so_many_plans_are_on_their_way_at_a_time_as_can_be_looked_at(
+    tmp_path: Path, clock: TestClock
+) -> None:
+    """All get their turn: here at once, for nothing is kept for readers."""
+    days = [MORNING - timedelta(days=it) for it in range(PLANS_MAX + 10)]
+    lake = sink(tmp_path, clock)
+    for first in range(0, 2 * len(days), 70):
+        numbers = range(first, first + 70)
+        lake.write(table([row(it, time=days[it % len(days)]) for it in numbers]))
+    assert run(tmp_path, PATIENT, clock)["waiting"] == PLANS_MAX
+    assert compact(LocalLake(tmp_path / "lake"), AT_ONCE, clock, "zstd") is not None
+    assert len(files(tmp_path)) == len(days)
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path, clock: TestClock) -> None:

@@ -75,7 +75,7 @@ class Compactor:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
-        self._index = LakeIndex(store)
+        self._index = LakeIndex(store, remembers=True)
         self._policy = policy
         self._clock = clock
         self._compression = compression
@@ -114,7 +114,7 @@ class Compactor:
                 except (pa.ArrowException, FileNotFoundError) as error:
                     failed.add(step.plan.id)
                     self._give_up(step.plan, error, result)
-        self._index.write_live()
+        LakeIndex(self._store).write_live()
         result.waiting = len(self._index.plans())
         return result
 

@@ -13,6 +13,7 @@ compaction; files that came since are not in it.
 """
 
 import json
+from collections.abc import Container
 from typing import Any, Final
 
 from penstock.router.lake.layout import LakeFile
@@ -26,11 +27,19 @@ LIVE: Final = "live.json"
 
 
 class LakeIndex:
-    """The index of one lake."""
+    """The index of one lake.
 
-    def __init__(self, store: LakeStore) -> None:
+    Args:
+        store: The lake.
+        remembers: What it has read of a plan it does not read again. For a pass under the lease: by
+            the time that a plan's name may come again, such an index has to be no more.
+    """
+
+    def __init__(self, store: LakeStore, *, remembers: bool = False) -> None:
         self._store = store
+        self._remembers = remembers
         self._objects = store.objects
+        self._known: dict[str, dict[str, Any]] = {}
 
     def plans(self) -> tuple[PlanState, ...]:
         """Those that are not forgotten, in the order of their names.
@@ -38,8 +47,12 @@ class LakeIndex:
         Raises:
             DataFormatError: A later version made one.
         """
-        names = self._objects.names(_PLANS)
-        return tuple(filter(None, (self._state(it) for it in names if it.endswith(".json"))))
+        names = set(self._objects.names(_PLANS))
+        self._known = {
+            name: it for name, it in self._known.items() if self._remembers and name in names
+        }
+        told = sorted(name for name in names if name.endswith(".json"))
+        return tuple(filter(None, (self._state(name, names) for name in told)))
 
     def create(self, plan: Plan, now_ns: int) -> None:
         """Write a plan down, unless it is."""
@@ -96,9 +109,9 @@ class LakeIndex:
         lines = (json.dumps({"path": self._store.locate(path)}) for path in self.live())
         self._objects.put(LIVE, "".join(f"{line}\n" for line in lines).encode())
 
-    def _state(self, name: str) -> PlanState | None:
+    def _state(self, name: str, names: Container[str]) -> PlanState | None:
         plan_id = name.rpartition("/")[2].removesuffix(".json")
-        told = self._object(plan_id, "json")
+        told = self._remembered(name, names)
         if told is None:
             return None
         if told["format"] != FORMAT:
@@ -108,7 +121,8 @@ class LakeIndex:
             )
         sources = tuple(LakeFile(*it) for it in told["sources"])
         plan = Plan(plan_id, told["directory"], sources, told["merges"])
-        decided, shown = self._object(plan_id, "decided"), self._object(plan_id, "shown")
+        decided = self._remembered(_name(plan_id, "decided"), names)
+        shown = self._remembered(_name(plan_id, "shown"), names)
         if decided is None:
             return PlanState(plan, told["time_ns"])
         return PlanState(
@@ -118,6 +132,17 @@ class LakeIndex:
             decided["time_ns"],
             None if shown is None else shown["time_ns"],
         )
+
+    def _remembered(self, name: str, names: Container[str]) -> dict[str, Any] | None:
+        """An object of those that were listed; None: it is none of them, or gone by now."""
+        if name not in names:
+            return None
+        if name not in self._known:
+            data = self._objects.get(name)
+            if data is None:
+                return None
+            self._known[name] = json.loads(data)
+        return self._known[name]
 
     def _object(self, plan_id: str, kind: str) -> dict[str, Any] | None:
         data = self._objects.get(_name(plan_id, kind))

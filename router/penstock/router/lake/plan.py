@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Final, Literal, Self
 
 from penstock.router.lake.layout import (
@@ -38,6 +39,9 @@ from penstock.router.lake.layout import (
 
 SOURCES_MAX: Final = 2000
 """Files that one plan merges."""
+
+PLANS_MAX: Final = 200
+"""Plans that are on their way at a time: each pass, and each sink's batch, looks at all of them."""
 
 _LATE_FILES_MAX: Final = 8
 """So many small files beside a merged one are merged with it, however small they are."""
@@ -197,7 +201,8 @@ def steps(snapshot: Snapshot, now_ns: int, policy: Policy) -> list[Step]:
             found.append(step)
     mine = {state.plan.hidden for state in snapshot.plans}
     found += [RemoveHidden(path) for path in sorted(snapshot.hidden) if path not in mine]
-    return found + [Create(plan) for plan in new_plans(snapshot, now_ns, policy)]
+    room = max(PLANS_MAX - len(snapshot.plans), 0)
+    return found + [Create(it) for it in islice(new_plans(snapshot, now_ns, policy), room)]
 
 
 def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, keep_s: float) -> Step | None:
