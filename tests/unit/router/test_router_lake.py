@@ -25,7 +25,7 @@ from penstock.base.errors import ExitCode
 from penstock.deploy.cli import cli
 from penstock.router.lake.compactor import compact, leased
 from penstock.router.lake.index import LakeIndex
-from penstock.router.lake.layout import FORMER_PARTITIONED_BY
+from penstock.router.lake.layout import FORMER_PARTITIONED_BY, Source, Span, source_of
 from penstock.router.lake.plan import PLANS_MAX, Policy
 from penstock.router.lake.store import LocalLake
 from penstock.router.sinks import SinkContext
@@ -116,6 +116,22 @@ def test_small_files_of_a_partition_that_has_ended_become_one(
     assert "/compacted-" in name
     assert listed(tmp_path) == indexed(tmp_path) == Counter(range(60))
     assert not [*(tmp_path / "lake").glob("_compaction/**/*.merged")]
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "span"),
+    [
+        ("logs.5-e7988f-0-{}-{}.parquet", "", ("logs", "5-e7988f", 0, 7, 9)),
+        ("logs.5f2c19aa.12-3-{}-{}.parquet", "", ("logs", "5f2c19aa.12", 3, 7, 9)),
+        ("a.b-1.5-e7988f.2-0-{}-{}.0a1b.parquet", "", ("a.b-1", "5-e7988f.2", 0, 7, 9)),
+        ("lake.cold.logs.0-0-{}-{}.0a1b.parquet", "lake.cold", ("logs", "0", 0, 7, 9)),
+    ],
+)
+def test_a_name_says_whose_records_a_file_holds(
+    name: str, owner: str, span: tuple[str, str, int, int, int]
+) -> None:
+    path = "kind=log/" + name.format(f"{7:020d}", f"{9:020d}")
+    assert source_of(path, has_owner=bool(owner)) == Source(owner, (Span(*span),))
 
 
 def test_a_merged_file_is_sorted_and_has_statistics_and_bloom_filters(

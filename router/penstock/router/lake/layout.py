@@ -38,7 +38,7 @@ COMPACTED: Final = "compacted-"
 SPANS_KEY: Final = b"penstock.spans"
 
 _NAME: Final = re.compile(
-    r"(?P<stream>.+)\.(?P<id>[0-9a-f]{8}|0)(?P<generation>\.\d+)?-(?P<partition>\d+)"
+    r"(?P<stream>.+)\.(?P<id>[^./]{8}|0)(?P<generation>\.\d+)?-(?P<partition>\d+)"
     r"-(?P<first>\d{20})-(?P<last>\d{20})(\.[0-9a-f]+)?\.parquet"
 )
 _COMPACTED_NAME: Final = re.compile(rf"{COMPACTED}[0-9a-f]{{32}}\.parquet")
