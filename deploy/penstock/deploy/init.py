@@ -1,4 +1,4 @@
-"""`penstock init`: what a deployment needs before its first start, made once.
+"""`penstock init`: keys, certificates, passwords and configurations of a deployment, made once.
 
 Certificates, API keys, passwords and configuration files go to one directory for each part, so that
 each part can be given its own and no other's. What is there is kept. A second run replaces only

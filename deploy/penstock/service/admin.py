@@ -1,4 +1,4 @@
-"""The admin endpoint of a process: `/livez`, `/healthz`, `/metrics` and `/status` over HTTP.
+"""The admin endpoint of a process (`/livez`, `/healthz`, `/metrics`, `/status`) and its host names.
 
 It has an event loop in a thread of its own, so it answers while the process's main loop is busy;
 the health it reports is what the process last said of itself. `/healthz` is 200 when the process is

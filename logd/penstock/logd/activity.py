@@ -1,4 +1,4 @@
-"""What happened, when, by whom: events, written to the internal stream `__activity`.
+"""Events of the stream `__activity` (what happened, when, by whom) and the journal of waiting ones.
 
 An event is a record whose subject is `__activity.` and its kind, and whose value is JSON:
 

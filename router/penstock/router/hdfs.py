@@ -1,4 +1,4 @@
-"""Files in HDFS: made exclusively, replaced in one step, and durable before they have their name.
+"""Files in HDFS: made exclusively, replaced in one step, durable before they are named; errors.
 
 The library `hdfs-native` speaks Hadoop's protocols itself, without a JVM. What it leaves open is
 settled here:

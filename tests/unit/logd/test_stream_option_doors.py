@@ -11,7 +11,7 @@ import yaml
 from penstock.logd.cli.main import cli
 from penstock.logd.config import LogdConfig
 from penstock.logd.errors import RefusedError
-from penstock.logd.liftbridge.permissions import DECIDED_HERE, settings_of
+from penstock.logd.liftbridge.create_stream import DECIDED_HERE, settings_of
 from penstock.logd.metadata.option import Change
 from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.streams import StreamConfig

@@ -12,8 +12,8 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from penstock.logd.format.batch import Record
 from penstock.router.cli.main import cli
-from penstock.router.cli.replay import range_of
 from penstock.router.read.offsets import Readable, StreamPartition
+from penstock.router.replay.backfill import range_of
 from penstock.service import ExitCode
 from penstock.service.cli import POSITION
 from tests.support.fake_log import FakeLog

@@ -1,4 +1,4 @@
-"""Levels as programs name and number them, as OpenTelemetry's severity numbers."""
+"""Levels of programs, loggers, syslog and journald, as OpenTelemetry's severity numbers."""
 
 import re
 from collections.abc import Callable

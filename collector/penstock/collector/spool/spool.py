@@ -1,4 +1,4 @@
-"""The spool: units as they were received, durable before their sender gets the ack.
+"""The spool: units as received, durable before their sender gets the ack, also when it is full.
 
 A unit is what came at once: a batch from the Unix socket, one read's worth of forward messages or
 of standard input, one round of host metrics. Each is one frame of a commit log with one record:

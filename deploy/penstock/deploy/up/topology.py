@@ -1,4 +1,4 @@
-"""The parts that run on one host, and the configuration of each.
+"""The parts that run on one host, their ports, and the configuration of each.
 
 The configuration files are written to DIR/config at every start and stay there to be read.
 """

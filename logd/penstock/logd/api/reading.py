@@ -1,4 +1,4 @@
-"""What a fetch reads: byte ranges of files, or, with a subject filter, frames made for it.
+"""What a fetch reads: byte ranges of files, or frames made for it with some subjects only.
 
 Frames with the records of some subjects only: the copy path of a fetch.
 

@@ -1,4 +1,4 @@
-"""The framed TCP server of fetch and control requests.
+"""The framed TCP server of fetch and control requests: its connections, and who is on each.
 
 Who is on a connection: its certificate says so, or a request `authenticate`.
 

@@ -1,4 +1,4 @@
-"""`penstock logd cluster ...`: the nodes of a cluster, and which of them decides.
+"""`penstock logd cluster ...`: the nodes, the controller, and replicas on their way.
 
 Replicas and leaderships on their way: what is left to do, as the nodes of a cluster say.
 

@@ -1,4 +1,4 @@
-"""A consumer in a group, on an event loop and blocking.
+"""A consumer in a group, on an event loop and blocking: membership, heartbeats, readings, commits.
 
 One membership in a consumer group, on an event loop: heartbeats, readings, commits.
 

@@ -1,4 +1,4 @@
-"""A node's part of a cluster's streams, run.
+"""A node's part of a cluster's streams, run, and what `/status` and Prometheus say of it.
 
 What a node says of its part in a cluster, for Prometheus and `/status`.
 

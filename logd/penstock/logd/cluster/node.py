@@ -1,4 +1,4 @@
-"""A node of a cluster: its part in the metadata group, its peer endpoint, its place in the state.
+"""A node of a cluster: its part in the metadata group, its peer endpoint, where the others are.
 
     <directory>/raft/   its part in the group (`penstock.logd.raft.storage`)
     <directory>/node    who it is (a checkpoint): cluster, node, and the id of this storage

@@ -1,4 +1,4 @@
-"""The replicas of one node: opened, closed and removed as the cluster's state says.
+"""The replicas of one node: opened, closed, paused and removed as the cluster's state says.
 
 Brings ISRs that leaders propose to the controller: those of one turn go in one command.
 

@@ -1,4 +1,4 @@
-"""A pass over the keys of a log: of each key, only the last record stays.
+"""A pass over the keys of a log, at a bounded pace: of each key, only the last record stays.
 
 The pass and its rules are described in `penstock.logd.compaction.policy`. How far it got, and when
 tombstones were first seen, is written down in the checkpoint `compaction` beside the segments once

@@ -1,4 +1,4 @@
-"""Compaction of one partition's log: what is due, and doing it, on the compactor's thread.
+"""Compaction of a partition's log: what is due, and the thread that compacts one log at a time.
 
 `penstock.logd.compaction.policy` says what is rewritten and why. Nothing is rewritten above the
 high watermark, nor before what the intake remembers of it has been written down

@@ -1,4 +1,4 @@
-"""What members of a consumer group and its coordinator tell each other.
+"""Messages of consumer groups, and a member's side: what it may read now, and until when.
 
 Whether a member's commit of a position is taken, and what the position is then.
 

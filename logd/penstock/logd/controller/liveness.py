@@ -1,4 +1,4 @@
-"""Which nodes are there, by their heartbeats, and which may still hold a lease.
+"""Which nodes are alive, by their heartbeats, and the lease on which a node leads.
 
 A controller that is new has answered nobody, but the one before may have, up to the moment in which
 the new one was elected: it counts for every node from there.

@@ -1,4 +1,4 @@
-"""Where new replicas go: racks first, then load, then leaderships, then names.
+"""Where new replicas go, and the next step of replicas and leaderships that are on their way.
 
 Replicas and leaderships on their way: what the next step is, from the state alone.
 

@@ -1,4 +1,4 @@
-"""Heartbeats, leases and the controller of one node: gives the pure cores their clock and network.
+"""The controller and the group coordinator of one node: give the pure cores clock, log and network.
 
 Every node sends heartbeats to the one that leads the metadata group, and holds its lease by the
 answers. On that node the controller decides who leads which partition, and proposes it.

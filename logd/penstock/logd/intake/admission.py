@@ -1,4 +1,4 @@
-"""Whether a stream stays on its subject though it has no room: the last resort of overload.
+"""How many bytes may wait for the disk (`max_intake_bytes`), and when a full stream is left.
 
 A stream that refuses messages for lack of room again and again leaves its subject, so that its
 publishers see "no responders" at once, and comes back when it has drained. It never leaves before

@@ -1,4 +1,4 @@
-"""What a partition remembers of what it stored, to tell a repeat: ids, sequences, the last id.
+"""What a partition remembers to tell a repeat: ids, the sequences of producers, the last id.
 
 It is a function of all records that were ever stored, not only of those that the log still has:
 `recall_producer` and `recall_ids`, fed with the frames in order, make it again after a restart, on

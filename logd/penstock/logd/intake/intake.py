@@ -1,4 +1,4 @@
-"""Sequencing: which messages a partition takes, at which offsets, and what publishers are told.
+"""Sequencing: which messages a partition takes or refuses (`Nats-Expected-*` too), and offsets.
 
 `Intake.handle` is given what arrived in one turn and the bytes the daemon has room for. It answers
 with what to append, which acks to send once the high watermark has passed, and which refusals to

@@ -1,4 +1,4 @@
-"""CreateStream, DeleteStream, PauseStream and SetStreamReadonly.
+"""CreateStream, DeleteStream, PauseStream, SetStreamReadonly, SetCursor and FetchCursor.
 
 SetCursor and FetchCursor: positions of consumers, in the same place as everybody's.
 
@@ -20,9 +20,9 @@ from penstock.logd.api.operations import Document
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.streams import ClusterStreams
 from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.liftbridge.create_stream import settings_of
 from penstock.logd.liftbridge.errors import CallError
 from penstock.logd.liftbridge.groups import GroupService
-from penstock.logd.liftbridge.permissions import settings_of
 from penstock.logd.liftbridge.publish import Context
 from penstock.logd.metadata.cursors import CursorKey
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore

@@ -1,4 +1,4 @@
-"""What commands about streams do to the tables.
+"""What commands about streams and partitions do to the tables.
 
 A deleted stream is marked first. Nodes that hold data of it remove that and say so; when the last
 one has, the stream is forgotten and its name is free. So no command, and no missing command, makes

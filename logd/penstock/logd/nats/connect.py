@@ -1,4 +1,4 @@
-"""From a server's address to a connection that it has accepted: TCP, INFO, TLS, CONNECT.
+"""A connection to a NATS server until it is accepted: TCP, INFO, TLS, credentials, CONNECT.
 
 Order of the handshake as in the NATS client protocol: the server speaks first, in the clear, and
 TLS follows its INFO; with `handshake_first` TLS comes before everything. TLS is used when the URL

@@ -1,4 +1,4 @@
-"""One lasting connection to a NATS cluster: connect, subscribe, move, reconnect, publish.
+"""One lasting connection to a NATS cluster: its subscriptions, reconnects, publishes and flushes.
 
 logd keeps two: one brings messages in, the other takes acks out, so that neither delays the other.
 The socket is never left unread, because nats-server disconnects a client that does not read.

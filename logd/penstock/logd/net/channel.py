@@ -1,4 +1,4 @@
-"""A channel: bytes to and from one other side, which may stall or go away at any moment.
+"""A channel: bytes to and from another side, plain or by TLS, which may stall or go away.
 
 A channel with TLS, on asyncio's transport.
 

@@ -1,4 +1,4 @@
-"""Inspection: what is wrong in a log's directory, found without changing a byte of it.
+"""Check and repair of a log's directory that no process uses: what is wrong, what is put right.
 
 Recovery runs over a shadow of the directory and reads every frame, so what is reported is what
 opening the log would find (the letters are those of `penstock.logd.storage.recovery`). On top of it

@@ -1,4 +1,4 @@
-"""What a partition does as its leader: takes what is published, has it written, and answers.
+"""What a partition does as leader: has messages written, answers, and takes frames of a backup.
 
 Every replica has one, for a follower keeps in mind what a leader has to know (`Dedup`), so that it
 can lead at once. Messages are taken between `lead` and `stop` only.

@@ -1,4 +1,4 @@
-"""The asyncio publisher.
+"""The asyncio publisher, and which partition a key belongs to.
 
 Which partition of a stream a key belongs to, and the subject that partition stores.
 

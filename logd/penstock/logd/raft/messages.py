@@ -1,4 +1,4 @@
-"""What members say to each other.
+"""What Raft members say to each other, and the events and effects of one.
 
 Every message names its group, sender, recipient and the sender's term. Any of them may be lost,
 repeated, delayed or overtaken by another; none may be changed on the way.

@@ -1,4 +1,4 @@
-"""Records of the write-ahead log: the only place that knows their bytes.
+"""The bytes of the write-ahead log: its records, and how far its last segment is durable.
 
 A segment is a file of records, one after another. Integers are little-endian; everything may only
 change together with `FORMAT_VERSION`, which every segment's first record holds.

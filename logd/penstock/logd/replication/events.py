@@ -1,4 +1,4 @@
-"""What a replica wants done, in order.
+"""The events, effects and messages of a replica.
 
 What changes the log is for its one writer, which keeps the order: `BeginEpoch`, `AppendFetched`,
 `Truncate`, `Reset`, `DeleteBefore`, `Patch`, `SaveHighWatermark`.

@@ -1,4 +1,4 @@
-"""The leader of one partition for one epoch.
+"""The leader of one partition for one epoch, and which replicas it counts as in sync.
 
 The high watermark is the offset of the last record that everybody who counts (`isr`) has durable.
 Durable, not written: a power cut at all of them loses nothing acknowledged. What a follower said

@@ -1,4 +1,4 @@
-"""What a replica knows of its own log.
+"""What a replica knows of its log: its end, and at which offset each leader epoch began.
 
 Leader epochs: at which offset each one began.
 

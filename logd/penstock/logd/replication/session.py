@@ -1,4 +1,4 @@
-"""The fetch session of one pair of nodes: one conversation for all partitions that they share.
+"""The fetch session of two nodes for all their partitions, and the pace of replicas that catch up.
 
 As in KIP-227 each side says only what has changed. The follower's node tells of a partition when
 its `Fetch` is another than before; the leader's node keeps the last one, and answers when there is

@@ -1,4 +1,4 @@
-"""Who may do what with which streams and subjects: rules, and what they come to.
+"""Who may do what with which streams and subjects, and the same as permissions of nats-server.
 
 A rule allows or denies a principal an action on a resource. Who no rule allows something may not do
 it; a rule that denies counts more than any that allows; superusers may everything.

@@ -1,4 +1,4 @@
-"""JSON Web Tokens (RFC 7519, RFC 8725): who signed one, for whom, and until when it holds.
+"""JSON Web Tokens (RFC 7519, RFC 8725) and the keys that sign them (RFC 7517), from file or URL.
 
 A token is believed when a key of the set has signed it with the key's own algorithm, and it names
 this issuer and this audience, and its time has come and is not over. `alg` in the token's header

@@ -1,4 +1,4 @@
-"""A checkpoint: one small JSON document that is replaced as a whole.
+"""Small documents that are replaced as a whole: leader epochs, synced mark, high watermark.
 
 The file is one line of text so that a person can read it:
 

@@ -1,4 +1,4 @@
-"""A segment: one log file `%020d.log`, named by its base offset, and its sparse index.
+"""A segment (one log file and its sparse index) and the segments of a log, in order.
 
 Thread model: one writer calls `append`, `save_index`, `cut` and `unlink`; any thread calls the
 rest. What readers see (`size`, `end_offset`, the index) changes together under `lock`, after the

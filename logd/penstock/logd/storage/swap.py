@@ -1,4 +1,4 @@
-"""How a rewritten segment takes the place of those it replaces, and what a crash leaves of that.
+"""How a rewritten segment replaces others, how a log is emptied, and what a crash leaves.
 
 Compaction rewrites segments, and so does filling damaged ranges (`penstock.logd.storage.rewrite`).
 

@@ -2,8 +2,8 @@
 
     checkpoint_store/
       terms/…                 whose it is: `penstock.router.checkpoint.store_lease`
-      job/…, sinks/SINK/…     `checkpoint_dir` and what each sink has in it: `…stores.mirror`
-      letters/…               dead letters: `…stores.dead_letters`
+      job/…, sinks/SINK/…     `checkpoint_dir` and what each sink has in it: `…checkpoint.sync`
+      letters/…               dead letters: `…checkpoint.sync`
 
 A job works with its directory. Where there is a store, that is brought here when another machine
 kept something since, and from then on follows the directory: before a batch is delivered, with what

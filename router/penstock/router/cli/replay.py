@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +13,11 @@ from penstock.base.pluralize import pluralize
 from penstock.logd.client import LogClient
 from penstock.router.cli.job import job_argument, load_job, not_running, teller
 from penstock.router.deadletters.files import DeadLetterFile, find_dead_letters
-from penstock.router.deadletters.record import shown
+from penstock.router.deadletters.reading import shown
 from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.permissions import PATH
-from penstock.router.read.offsets import Readable, StreamPartition
+from penstock.router.read.offsets import StreamPartition
 from penstock.router.replay.audit_log import audited
 from penstock.service import (
     AdminStatusError,
@@ -32,9 +31,6 @@ from penstock.service.cli import POSITION, PenstockGroup
 if TYPE_CHECKING:
     from penstock.router.replay.bounded_run import BoundedRun  # Spark, which others do without
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NS_PER_US: Final = 1000
-_TIME_NS_MAX: Final = 2**63 - 1
 _TIMEOUT_S: Final = 10.0
 _NO_DEAD_LETTERS: Final = "there are no dead letters"
 _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
@@ -57,7 +53,7 @@ def replay(
     Batches come whole, as they were, so a sink that knows them replaces them. SIGTERM or Ctrl-C
     stops it, with exit code 75; meanwhile `status` shows it.
     """
-    from penstock.router.replay.backfill import backfill, resume
+    from penstock.router.replay.backfill import backfill, range_of, resume
     from penstock.router.replay.bounded_run import bounded_run
     from penstock.router.replay.process import attended
 
@@ -95,47 +91,8 @@ def _audited(run: "BoundedRun", kind: str = "", **about: Any) -> AbstractContext
     return audited(directory, SystemClock(), run.progress, run.stop, kind, **about)
 
 
-def range_of(
-    log: LogClient,
-    readable: Mapping[StreamPartition, Readable],
-    begin: Any,
-    end: Any,
-    stream: str | None,
-) -> tuple[dict[StreamPartition, int], dict[StreamPartition, int | None]]:
-    """The offsets that a range begins and ends at, in each partition; None: where the sink is.
-
-    Args:
-        log: Knows which offset a time has.
-        readable: What is there of each partition.
-        begin: A position as `POSITION` makes it.
-        end: Another one; None: as far as the sink has come.
-        stream: Only this one's records; None: those of all.
-    """
-    first = {at: span.start for at, span in readable.items()}
-    last: dict[StreamPartition, int | None] = dict.fromkeys(first)
-    for at, earliest in list(first.items()):
-        if stream in (None, at.stream):
-            first[at] = _offset(log, at, begin)
-            last[at] = None if end is None else _offset(log, at, end)
-        else:
-            last[at] = earliest
-    return first, last
-
-
 def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:
     return {f"{at.stream}-{at.partition}": offset for at, offset in offsets.items()}
-
-
-def _offset(log: LogClient, at: StreamPartition, position: Any) -> int:
-    if isinstance(position, int):
-        return position
-    if isinstance(position, datetime):
-        time_ns = (position - _EPOCH) // timedelta(microseconds=1) * _NS_PER_US
-        # Before and after what 64 bits hold there is nothing, and nothing yet.
-        time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
-        return log.offset_for_timestamp(at.stream, time_ns, at.partition)
-    readable = log.offsets(at.stream, at.partition)
-    return readable[0] if position == "earliest" else readable[1]
 
 
 @click.group(cls=PenstockGroup, epilog="Example: penstock router dlq ls job.yaml")

@@ -1,4 +1,4 @@
-"""From records as JSON text to columns of Arrow, a batch at a time, in the source's own process.
+"""Records as JSON text, decoded to columns of Arrow a batch at a time.
 
 Each value is decoded by msgspec into an object that has just the fields which are wanted; what is
 not wanted is passed over as text. Only rows that are not as the specs say are looked at one by one:

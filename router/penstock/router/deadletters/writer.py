@@ -1,4 +1,4 @@
-"""Dead letters: records that do not get into a sink for good, kept with the reason.
+"""Dead letters, written: their fields, and the files that keep them with the reason.
 
     DIR/SINK/logs.5f2c19aa-0-00000000000000000120-00000000000000000121.ndjson
 

@@ -1,4 +1,4 @@
-"""A job: one query for each sink, their progress, and an orderly end.
+"""A job: one query for each sink, their progress, its cursors in logd, and an orderly end.
 
 How far each sink has come, told to logd as cursors: the consumer is `JOB/SINK`.
 

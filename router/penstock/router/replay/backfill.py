@@ -1,11 +1,14 @@
-"""Delivering a range of the log to one sink again, in the batches it got then."""
+"""Delivering a range of the log to one sink again: its offsets, in the batches it got then."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from typing import Any, Final
 
 from penstock.base.pluralize import pluralize
+from penstock.logd.client import LogClient
 from penstock.router.checkpoint.journal import JOURNAL, BatchJournal
 from penstock.router.checkpoint.local import StartingOffsets, committed_offsets
 from penstock.router.errors import LogUnavailableError, StoppedError
@@ -30,6 +33,49 @@ from penstock.router.replay.progress import ReplayNote, Report, Unfinished
 from penstock.router.sinks.registry import sink_kind
 from penstock.router.transforms import Again
 from penstock.service import ConfigError, UnavailableError
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NS_PER_US: Final = 1000
+_TIME_NS_MAX: Final = 2**63 - 1
+
+
+def range_of(
+    log: LogClient,
+    readable: Mapping[StreamPartition, Readable],
+    begin: Any,
+    end: Any,
+    stream: str | None,
+) -> tuple[dict[StreamPartition, int], dict[StreamPartition, int | None]]:
+    """The offsets that a range begins and ends at, in each partition; None: where the sink is.
+
+    Args:
+        log: Knows which offset a time has.
+        readable: What is there of each partition.
+        begin: A position as `POSITION` makes it.
+        end: Another one; None: as far as the sink has come.
+        stream: Only this one's records; None: those of all.
+    """
+    first = {at: span.start for at, span in readable.items()}
+    last: dict[StreamPartition, int | None] = dict.fromkeys(first)
+    for at, earliest in list(first.items()):
+        if stream in (None, at.stream):
+            first[at] = _offset(log, at, begin)
+            last[at] = None if end is None else _offset(log, at, end)
+        else:
+            last[at] = earliest
+    return first, last
+
+
+def _offset(log: LogClient, at: StreamPartition, position: Any) -> int:
+    if isinstance(position, int):
+        return position
+    if isinstance(position, datetime):
+        time_ns = (position - _EPOCH) // timedelta(microseconds=1) * _NS_PER_US
+        # Before and after what 64 bits hold there is nothing, and nothing yet.
+        time_ns = min(max(time_ns, 0), _TIME_NS_MAX)
+        return log.offset_for_timestamp(at.stream, time_ns, at.partition)
+    readable = log.offsets(at.stream, at.partition)
+    return readable[0] if position == "earliest" else readable[1]
 
 
 def backfill(

@@ -1,4 +1,4 @@
-"""The Spark session of a job: a JVM that is ours alone, quiet, bounded, and gone when we are.
+"""The Spark session of a job: its JVM and the JVM's options, the Python of its workers, its end.
 
 The Python of Spark's workers: the driver's, with pyspark from where the driver has it.
 

@@ -1,4 +1,4 @@
-"""Leaving out what was there before: the record ids of the last while, bounded, kept on disk.
+"""Leaving out records whose id was there before; the ids, and what was left out, are kept on disk.
 
     STATE_DIR/dedupe.ROUTE/00000000000000000042.arrow   the ids that batch 42 saw first, with times
 

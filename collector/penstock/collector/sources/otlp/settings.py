@@ -1,4 +1,4 @@
-"""Settings of the source `otlp`."""
+"""Settings of the source `otlp`: addresses, and the largest request (`max_message_bytes`)."""
 
 import re
 from typing import Literal

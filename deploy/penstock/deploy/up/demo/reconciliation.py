@@ -19,7 +19,10 @@ _NOTHING_SENT = "the app was stopped before it sent anything"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A collector's account of its records since it started; see its README."""
+    """A collector's account of its records since it started: docs/collector/guarantees.md.
+
+    The collector of the demo copies no record.
+    """
 
     recovered: int = 0
     received: int = 0

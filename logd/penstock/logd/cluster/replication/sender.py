@@ -1,4 +1,4 @@
-"""The leader's end of a fetch session: one follower's node is sent what it wants.
+"""The leader's end of a fetch session: what one follower's node wants is read on threads and sent.
 
 Responses are made on the event loop of what is ready, and sent one after another. A follower that
 takes its responses slowly holds up nobody else: what it waits for is in its own queue, and of what

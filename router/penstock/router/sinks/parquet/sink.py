@@ -1,4 +1,4 @@
-"""The Parquet sink: hive-partitioned files that any tool reads, each record exactly once.
+"""The Parquet sink: files, named by their offsets, that any tool reads, each record exactly once.
 
     PATH/kind=log/date=2026-11-21/hour=08/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
 

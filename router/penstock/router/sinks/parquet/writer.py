@@ -1,4 +1,4 @@
-"""The rows of one task as Parquet files, written aside for the driver to publish.
+"""The Parquet files of one task, written aside for the driver to name and publish.
 
 One for each directory, partition of the log and generation of its records; a name says which
 records a file holds, by their first and last offset.

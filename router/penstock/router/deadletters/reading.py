@@ -1,4 +1,4 @@
-"""What a dead letter must say, and as what, so that it can be listed, or be a row of the log again.
+"""Dead letters read back: what each must say, and the row of the log that it becomes.
 
 Dead letters may be another version's, another program's, or edited by hand.
 """
