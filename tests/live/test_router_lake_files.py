@@ -5,9 +5,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -17,14 +20,17 @@ from penstock.deploy.cli import cli
 from penstock.router.lake.compactor import compact
 from penstock.router.lake.index import LakeIndex
 from penstock.router.lake.plan import Policy
-from penstock.router.lake.store import HdfsLake, LakeStore, open_lake
+from penstock.router.lake.store import HdfsLake, LakeStore, LocalLake, open_lake
 from penstock.router.sinks.s3 import S3Sink
 from tests.support import hdfs_lake
 from tests.support.fault_door import FaultDoor
 from tests.support.hdfs_server import HdfsServer, hdfs_server
+from tests.support.logd import Logd
 from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
+from tests.support.router import RouterJob, log_line, publish
 from tests.support.sink_batches import batch, context, log_record
 from tests.support.sink_cases import CASES
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -162,3 +168,63 @@ def test_files_of_hdfs_are_merged_and_a_replay_puts_nothing_beside_them(
     assert indexed(store) == Counter(range(50))
     assert hdfs_lake.stored(f"{url}/kind=log") == Counter(range(50))
     assert CliRunner().invoke(cli, ["lake", "verify", url]).exit_code == 0
+
+
+def old_line(number: int) -> bytes:
+    document: dict[str, Any] = json.loads(log_line(number, service=f"service-{number % 3}"))
+    document["time_unix_nano"] = LONG_AGO_NS + number
+    return json.dumps(document).encode()
+
+
+def test_a_job_that_is_killed_while_it_compacts_leaves_each_record_once(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """Readers of both kinds look all the while."""
+    compaction = {"interval_s": 0.2, "after_s": 0, "keep_s": 0.5}
+    with Logd(
+        tmp_path / "logd", nats_url, [{"name": "logs", "subject": "telemetry.logs.>"}]
+    ) as logd:
+        lake = str(tmp_path / "router" / "lake")
+        job = RouterJob(
+            tmp_path / "router", logd.fetch, streams=["logs"],
+            sinks={"lake": {"type": "parquet", "path": lake, "compaction": compaction}},
+        )  # fmt: skip
+        store = LocalLake(job.lake)
+        sent = 0
+        try:
+            for round_number in range(2):
+                job.daemon.start(within_s=90)
+                for _ in range(4):
+                    lines = [old_line(it) for it in range(sent, sent + 50)]
+                    publish(nats_url, "telemetry.logs.x", lines)
+                    sent += len(lines)
+                    wait_until(partial(look, store, job.lake, sent), within_s=120, what="all")
+                if round_number < 1:
+                    job.daemon.kill()
+            wait_until(
+                lambda: any(it.is_compacted for it in store.files()), within_s=120, what="a merge"
+            )
+            assert look(store, job.lake, sent)
+            assert job.daemon.stop() == 0
+        finally:
+            job.daemon.close()
+    assert indexed(store) == Counter(range(sent))
+
+
+def look(store: LakeStore, lake: Path, count: int) -> bool:
+    """Whether all are there; no reader sees a row twice."""
+    if not lake.exists():
+        return False
+    while True:
+        try:
+            by_index = indexed(store)
+            dataset = ds.dataset(lake, format="parquet", partitioning="hive")
+            if not dataset.files:
+                return False
+            by_listing = Counter(dataset.to_table(columns=["offset"])["offset"].to_pylist())
+        except FileNotFoundError:  # it was listed, and is merged now
+            continue
+        break
+    assert max(by_index.values(), default=0) <= 1
+    assert max(by_listing.values(), default=0) <= 1
+    return len(by_index) == count == len(by_listing)
