@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from typing_extensions import override
 
 from penstock.logd.errors import CorruptError, RefusedError
-from penstock.logd.raft import Entry, EntryKind, Membership, Snapshot, founders
+from penstock.logd.raft import (
+    Entry,
+    EntryKind,
+    Membership,
+    Raft,
+    RaftConfig,
+    Recovered,
+    Snapshot,
+    Started,
+    Woke,
+    founders,
+)
 from penstock.logd.raft.log import RaftLog
 from penstock.logd.raft.membership import (
     MEMBERS_MAX,
@@ -409,3 +421,16 @@ class ProgressMachine(RuleBasedStateMachine):
 
 TestProgress = ProgressMachine.TestCase
 TestProgress.settings = STATEFUL
+
+
+def test_a_member_that_may_not_be_elected_waits_again_while_nobody_leads() -> None:
+    """Its shell sleeps until the deadline: one that has passed would keep it busy for ever."""
+    raft = Raft(RaftConfig(node=NodeId("a"), group="g"), Recovered(), Random(1))
+    raft.handle(Started(), 0)
+    for _ in range(3):
+        due_ns = raft.next_deadline_ns()
+        assert due_ns is not None
+        assert raft.handle(Woke(), due_ns) == []
+        again_ns = raft.next_deadline_ns()
+        assert again_ns is not None
+        assert again_ns > due_ns
