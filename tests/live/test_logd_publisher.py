@@ -55,6 +55,18 @@ async def test_each_way_of_publishing_is_stored_as_it_was_meant(logd: Logd, nats
     assert [record.value for record in stored[3:]] == [r.value for r in records("t.b", 0, 100)]
 
 
+async def test_a_batch_above_what_nats_carries_is_stored_in_parts(
+    tmp_path: Path, nats_url: str
+) -> None:
+    values = [b"%06d" % number + bytes(50_000) for number in range(60)]
+    batch = [Record("t.b", value, 1) for value in values]
+    with Logd(tmp_path / "logd", nats_url, [{"name": "logs", "subject": "t.>"}]) as logd:
+        async with connected(nats_url, PublishOptions(stream="logs")) as publisher:
+            ack = await publisher.publish_batch("t.b", batch)
+            assert (ack.stream, ack.offset, ack.count) == ("logs", 59, 60)
+        assert logd.values("logs") == values
+
+
 async def test_a_key_is_published_to_its_partition(logd: Logd, nats_url: str) -> None:
     key = b"123456789"
     async with connected(nats_url) as publisher:

@@ -19,7 +19,7 @@ from penstock.logd.format.envelope import (
     encode_envelope,
 )
 from penstock.logd.intake.dedup import Accept, Duplicate, ProducerTable
-from penstock.logd.publisher import Publisher, PublishOptions, PublishRefusedError
+from penstock.logd.publisher import BatchPartsError, Publisher, PublishOptions, PublishRefusedError
 from penstock.logd.publisher.publisher import SubjectQueues
 
 
@@ -276,6 +276,30 @@ async def test_a_message_that_is_too_large_with_its_headers_is_refused_at_once()
         with pytest.raises(RefusedError) as caught:
             await publisher.publish("t.a", b"x" * (room + 1), message_id="m")
     assert (caught.value.code, len(log.values)) == ("NATS_MAX_PAYLOAD", 1)
+
+
+async def test_a_batch_above_the_maximum_payload_goes_in_parts() -> None:
+    log = FakeLog(random.Random(0), trouble=0.0)
+    log.max_payload = 4_000
+    sizes = [10, 2_500, 700, 700, 700, 1, 1, 3_000, 90]
+    values = [bytes([65 + number]) * size for number, size in enumerate(sizes)]
+    async with make(log) as publisher:
+        ack = await publisher.publish_batch("t.a", [Record("t.a", v, 1) for v in values])
+        more = await publisher.publish_batch("t.a", [record(1)])
+    assert (ack.count, ack.offset, more.offset) == (len(values), len(values) - 1, len(values))
+    assert log.values[: len(values)] == values
+
+
+async def test_of_a_batch_in_parts_each_part_says_what_became_of_it() -> None:
+    log = FakeLog(random.Random(0), trouble=0.0)
+    log.max_payload = 4_000
+    values = [b"a" * 1_000, b"b" * 1_000, b"c" * 9_000, b"d" * 1_000]
+    async with make(log) as publisher:
+        with pytest.raises(BatchPartsError, match=r"1 of . parts .* at most 4000 bytes") as caught:
+            await publisher.publish_batch("t.a", [Record("t.a", v, 1) for v in values])
+    refused = [count for count, found in caught.value.parts if isinstance(found, RefusedError)]
+    assert refused == [1]
+    assert log.values == [values[0], values[1], values[3]]
 
 
 async def test_no_more_than_allowed_are_under_way_and_closing_gives_them_up() -> None:

@@ -40,6 +40,7 @@ from penstock.logd.format.batch import Record
 from penstock.logd.publisher.blocking import BlockingPublisher
 from penstock.logd.publisher.connecting import connect_within, connected, nats_client
 from penstock.logd.publisher.publisher import (
+    BatchPartsError,
     Publisher,
     PublishOptions,
     PublishRefusedError,
@@ -48,6 +49,7 @@ from penstock.logd.publisher.publisher import (
 )
 
 __all__ = [
+    "BatchPartsError",
     "BlockingPublisher",
     "Nack",
     "PubAck",

@@ -45,6 +45,7 @@ from penstock.logd.format.batch import (
     Compression,
     Record,
     build_batch,
+    dense_deltas,
     encode_body,
 )
 from penstock.logd.format.envelope import BatchPayload, encode_batch
@@ -159,6 +160,20 @@ class PublishRefusedError(RefusedError):
         self.nack = ack.nack
         self.stream = ack.stream
         super().__init__(ack.nack.name, f"stream {ack.stream!r}: {ack.description}")
+
+
+class BatchPartsError(LogdError):
+    """Of a batch that was sent in several parts, some are not stored, or nobody knows.
+
+    Attributes:
+        parts: Of each part, in order, how many records it has, and its ack or why there is none.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, PubAck | BaseException]]) -> None:
+        self.parts = tuple(parts)
+        first = next(found for _, found in parts if isinstance(found, BaseException))
+        failed = sum(isinstance(found, BaseException) for _, found in parts)
+        super().__init__(f"{failed} of {len(parts)} parts of a batch are not stored: {first}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +386,8 @@ def partition_subject(subject: str, key: bytes | None, partitions: int) -> str:
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
+_DELTA: Final = SCHEMA.field("offset_delta")
+
 GIVEN_UP: Final = "the publisher was closed before the answer came"
 
 
@@ -521,6 +538,9 @@ class Publisher:
     ) -> PubAck:
         """Publish many records as one batch: one message, one frame, one ack.
 
+        A batch above what the NATS server carries goes in several parts, each of them a batch that
+        is stored whole or not at all; batches of others may come between them.
+
         Args:
             subject: That of every record.
             records: Not empty; or an Arrow batch of `penstock.logd.format.batch.SCHEMA` with offset
@@ -531,7 +551,7 @@ class Publisher:
             The ack; its `offset` is that of the last record.
 
         Raises:
-            LogdError: As `publish`.
+            LogdError: As `publish`. A batch in parts: `BatchPartsError`, which has each part's.
         """
         return await (await self.submit_batch(subject, records))
 
@@ -545,20 +565,38 @@ class Publisher:
                 "a batch has at least one record, and the schema penstock.logd.format.batch.SCHEMA"
             )
             raise ValueError(msg)
-        body = encode_body(batch, compression=self._options.compression)
-        headers = self._expected_stream()
-        check_sendable(subject, headers)
+        check_sendable(subject, self._expected_stream())
         queue = self._queues.of(subject)
+        messages = list(self._messages(subject, batch, queue.producer_id))
+        parts = [await self._submit(queue, message) for message in messages]
+        if len(parts) == 1:
+            return parts[0]
+        return asyncio.create_task(_all_acked([message.count for message in messages], parts))
+
+    def _messages(
+        self, subject: str, batch: pa.RecordBatch, producer_id: bytes
+    ) -> Iterator[PublishBatch]:
+        """A batch as one message, or in parts as large as NATS carries; one record is not cut."""
         message = PublishBatch(
             subject=subject,
-            body=body,
+            body=encode_body(batch, compression=self._options.compression),
             count=batch.num_rows,
-            producer_id=queue.producer_id,
+            producer_id=producer_id,
             previous=0,
-            sequence=0,
-            headers=headers,
+            sequence=1,  # until it is its turn
+            headers=self._expected_stream(),
         )
-        return await self._submit(queue, message)
+        rows, limit = batch.num_rows, self._client.max_payload - header_bytes(message.headers)
+        size = len(message.payload())
+        if size <= limit or rows == 1:
+            yield message
+            return
+        most = max(1, rows * limit // (size + size // 8))  # records are not all of one size
+        for first in range(0, rows, most):
+            part = batch.slice(first, most)
+            deltas = dense_deltas(part.num_rows)
+            part = part.set_column(SCHEMA.get_field_index("offset_delta"), _DELTA, deltas)
+            yield from self._messages(subject, part, producer_id)
 
     async def flush(self) -> None:
         """Wait until everything submitted has its answer or is given up; tasks hold which."""
@@ -672,6 +710,15 @@ class Publisher:
     def _next_id(self) -> str:
         self._count += 1
         return f"{self._id}-{self._count}"
+
+
+async def _all_acked(counts: Sequence[int], parts: Sequence[asyncio.Task[PubAck]]) -> PubAck:
+    """The ack of a batch that was sent in parts, as of one message."""
+    found = await asyncio.gather(*parts, return_exceptions=True)
+    acks = [ack for ack in found if isinstance(ack, PubAck)]
+    if len(acks) < len(parts):
+        raise BatchPartsError(list(zip(counts, found, strict=True)))
+    return replace(acks[-1], count=sum(counts), duplicate=all(ack.duplicate for ack in acks))
 
 
 def _too_large(limit: int) -> RefusedError:
