@@ -14,12 +14,13 @@ a key are in one partition, in the order in which they are published. This may n
 
 import asyncio
 import random
+import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -84,9 +85,13 @@ class SubjectQueue:
 
     async def room(self, limit: int) -> None:
         """Wait until the message `limit` before is settled; by so many others overtake at most."""
-        while self.window and (len(self.window) >= limit or self.window[0].done()):
-            await asyncio.wait({self.window[0]})
-            self.window.popleft()
+        window = self.window
+        while window:
+            if not window[0].done():
+                if len(window) < limit:
+                    return
+                await asyncio.wait({window[0]})
+            window.popleft()
 
     async def before_me(self) -> None:
         """Wait until every message before the running task's is settled.
@@ -142,7 +147,8 @@ class SubjectQueues:
 
 
 _SPACE: Final = frozenset(" \t\r\n\0")
-_LINE_ENDS: Final = frozenset("\r\n")
+_NAME: Final = re.compile(r"[^ \t\r\n\0:]+")
+_VALUE: Final = re.compile(r"[^\r\n]*")
 
 _RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
 
@@ -305,8 +311,8 @@ def header_bytes(headers: Mapping[str, str]) -> int:
     """Bytes of headers as NATS sends them; 0 where there are none."""
     if not headers:
         return 0
-    lines = (f"{name}: {value}\r\n" for name, value in headers.items())
-    return len("NATS/1.0\r\n\r\n") + sum(len(line.encode()) for line in lines)
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    return len("NATS/1.0\r\n\r\n") + (len(text) if text.isascii() else len(text.encode()))
 
 
 def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
@@ -316,14 +322,19 @@ def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
         ValueError: The subject has wildcards, empty tokens or white space; or a header has line
             ends, or a name that is none.
     """
+    _check_subject(subject)
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            msg = f"header {name[:40]!r}: a name without white space or colon, a value of one line"
+            raise ValueError(msg)
+
+
+@lru_cache(maxsize=1024)
+def _check_subject(subject: str) -> None:
     tokens = subject.split(".")
     if not all(tokens) or _SPACE & set(subject) or {"*", ">"} & set(tokens):
         msg = f"subject {subject!r} is none to publish on: a wildcard, empty token or white space"
         raise ValueError(msg)
-    for name, value in headers.items():
-        if not name or (_SPACE | {":"}) & set(name) or _LINE_ENDS & set(value):
-            msg = f"header {name[:40]!r}: a name without white space or colon, a value of one line"
-            raise ValueError(msg)
 
 
 def _judge(
