@@ -23,6 +23,10 @@ class DataLossError(RouterError):
         self.next_offset = next_offset
 
 
+class UnknownPartitionError(DataLossError):
+    """A stream that exists has no such partition."""
+
+
 class DamagedError(DataLossError):
     """Records are damaged where they were asked for; in a cluster, others may have them sound."""
 

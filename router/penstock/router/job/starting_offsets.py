@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.base.clock import BlockingClock
 from penstock.router.checkpoint.local import StartingOffsets
-from penstock.router.errors import DataLossError, LogUnavailableError
+from penstock.router.errors import DataLossError, LogUnavailableError, UnknownPartitionError
 from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.permissions import logd_is_away
@@ -37,7 +37,7 @@ def first_state(config: JobConfig, log: LogdReader) -> LogState:
         with _reached(config):
             return log.state(config.subscription)
     except DataLossError as error:
-        key = "source.assign" if "no partition" in str(error) else "streams"
+        key = "source.assign" if isinstance(error, UnknownPartitionError) else "streams"
         raise WrongKeyError(
             f"{key}: {error}",
             fix=f"correct the key `{key}`; `penstock logd streams` lists what there is",

@@ -26,6 +26,7 @@ from penstock.router.errors import (
     DamagedError,
     DataLossError,
     LogUnavailableError,
+    UnknownPartitionError,
 )
 from penstock.router.read.chunks import Cut, FrameChunk, chunks_of, together, within
 from penstock.router.read.fetch import NOT_LET_IN, fetch, kept_until, warn
@@ -381,7 +382,8 @@ class LogdReader:
         parts = {where: part for where, part in parts.items() if wanted.covers(where)}
         absent = sorted(wanted.partitions - parts.keys())
         if absent and not may_be_gone:
-            raise DataLossError(f"logd has no partition {absent[0].stream}/{absent[0].partition}")
+            name = f"{absent[0].stream}/{absent[0].partition}"
+            raise UnknownPartitionError(f"logd has no partition {name}")
         away = [where for where, part in parts.items() if not part.is_known]
         if away:
             raise UnavailableError(
