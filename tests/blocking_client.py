@@ -15,6 +15,9 @@ CLIENT = ROOT / "logd" / "penstock" / "logd" / "client"
 SOURCE, TARGET = CLIENT / "async_client.py", CLIENT / "client.py"
 
 _HEAD: Final = '"""The blocking client; generated: change `penstock.logd.client.async_client`."""\n'
+_GROUPS: Final = r"""\1.blocking_group import GroupConsumer, Positions
+\1.group_consumer import GroupOptions"""
+
 _WORDS: Final = (
     (r"(?s)^.*?\n\"\"\"\n", _HEAD),
     (r"(?ms)^ *# async only\n.*?^ *# end\n", ""),
@@ -29,8 +32,9 @@ _WORDS: Final = (
     (r"\baclosing\b", "closing"),
     (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
-    (r"\bAsync(LogClient|CursorHandle|GroupConsumer|Positions)\b", r"\1"),
-    (r"\btransport import ConnectionPool\b", "sync_transport import SocketPool"),
+    (r"\bAsync(LogClient|CursorHandle|Positions)\b", r"\1"),
+    (r"(?m)^(from penstock.logd.client).group_consumer import Async.*$", _GROUPS),
+    (r"\bAsyncGroupConsumer\b", "GroupConsumer"),
     (r"\bConnectionPool\b", "SocketPool"),
 )
 _FIXES: Final = ("--select", "I,UP028", "--fix", "--unsafe-fixes", "--quiet")

@@ -55,16 +55,15 @@ require("logd", "google_crc32c", "orjson", "pyarrow")
 
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.async_client import AsyncCursorHandle, AsyncLogClient
+from penstock.logd.client.blocking_group import GroupConsumer, Positions
 from penstock.logd.client.client import CursorHandle, LogClient
 from penstock.logd.client.following import CommitPolicy, FollowOptions, OutOfRange, Position, passes
 from penstock.logd.client.group_consumer import (
     AsyncGroupConsumer,
     AsyncPositions,
-    GroupConsumer,
     GroupOptions,
     GroupRecord,
     GroupRows,
-    Positions,
 )
 from penstock.logd.client.models import (
     ClusterInfo,

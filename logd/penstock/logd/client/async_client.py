@@ -32,11 +32,7 @@ from penstock.logd.client.following import (
     single,
     whole,
 )
-from penstock.logd.client.group_consumer import (
-    AsyncGroupConsumer,
-    AsyncPositions,
-    GroupOptions,
-)
+from penstock.logd.client.group_consumer import AsyncGroupConsumer, AsyncPositions, GroupOptions
 from penstock.logd.client.models import (
     ClusterInfo,
     Cursor,
@@ -647,6 +643,12 @@ class AsyncLogClient:
         names = (streams,) if isinstance(streams, str) else tuple(streams)
         return AsyncGroupConsumer(self, group, names, options, positions)
 
+    # async only
+    def beside(self, timeout_s: float) -> Self:
+        """Another client of the same logd, with connections and a timeout of its own."""
+        return type(self)(self.server, timeout_s=timeout_s, access=self.access)
+
+    # end
     async def ask(self, call: Call[Answer]) -> Answer:
         """Make a call of `penstock.logd.client.calls`."""
         return await self._connections.call(call)

@@ -12,6 +12,7 @@ from penstock.base.clock import monotonic_ns
 from penstock.logd.api.operations import Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
+from penstock.logd.client.blocking_group import GroupConsumer, Positions
 from penstock.logd.client.calls import Call
 from penstock.logd.client.following import (
     FETCH_BYTES,
@@ -28,11 +29,7 @@ from penstock.logd.client.following import (
     single,
     whole,
 )
-from penstock.logd.client.group_consumer import (
-    GroupConsumer,
-    GroupOptions,
-    Positions,
-)
+from penstock.logd.client.group_consumer import GroupOptions
 from penstock.logd.client.models import (
     ClusterInfo,
     Cursor,
@@ -46,7 +43,7 @@ from penstock.logd.client.models import (
     merge,
 )
 from penstock.logd.client.routing import MetadataCache, Prefer
-from penstock.logd.client.sync_transport import SocketPool
+from penstock.logd.client.transport import SocketPool
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.rows import batch_records, slice_rows

@@ -1,22 +1,20 @@
-"""A consumer in a group, on an event loop and blocking: membership, heartbeats, readings, commits.
+"""A consumer in a group, on an event loop: heartbeats, readings, commits.
 
-One membership in a consumer group, on an event loop: heartbeats, readings, commits.
-
-`core.cluster.group_member` decides what may be read; this sends its heartbeats, reads what it was
-granted, and lets go of what is revoked once that is done with and committed. A partition is read
-from the position that its group has committed. Committing that position again, in the epoch of the
-grant, comes first: from then on nobody commits who was granted the partition before.
+`penstock.logd.controller.group_messages.Member` decides what may be read; this sends its
+heartbeats, reads what it was granted, and lets go of what is revoked once that is done with and
+committed. A partition is read from the position that its group has committed. Committing that
+position again, in the epoch of the grant, comes first: from then on nobody commits who was granted
+the partition before.
 """
 
 import asyncio
 import random
 import secrets
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, assert_never
+from typing import Any, Final, Protocol, Self, TypeVar, assert_never
 
 import pyarrow as pa
 
@@ -55,10 +53,6 @@ from penstock.logd.format.batch import Record
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records, slice_rows
 from penstock.logd.metadata.records import GroupPartition
-
-if TYPE_CHECKING:
-    from penstock.logd.client.async_client import AsyncLogClient
-    from penstock.logd.client.client import LogClient
 
 DEFAULT_POLICY: Final = CommitPolicy(records=1000, seconds=1.0)
 
@@ -234,6 +228,33 @@ _GONE: Final = frozenset({"FENCED", "STREAM_RECREATED", "UNKNOWN_STREAM", "UNKNO
 """Refusals of a partition that is no more, or another's: the coordinator tells the same soon."""
 
 
+class GroupCalls(Protocol):
+    """What a member asks of a logd: a client for an event loop, or a test's."""
+
+    async def ask(self, call: calls.Call[Answer]) -> Answer:
+        """Make a call of `penstock.logd.client.calls`."""
+
+    async def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
+        """A committed cursor; None where there is none."""
+
+    def following(
+        self, stream: str, start: Position, options: FollowOptions
+    ) -> AsyncGenerator[Rows | int, None]:
+        """Rows without end, and after each answer how far it has looked."""
+
+    def beside(self, timeout_s: float) -> Self:
+        """Another client of the same logd, with connections of its own."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
 class Membership:
     """Used on one event loop. `start` it; `take` what there is; `close` it.
 
@@ -248,8 +269,8 @@ class Membership:
 
     def __init__(
         self,
-        client: "AsyncLogClient",
-        beats: "AsyncLogClient",
+        client: GroupCalls,
+        beats: GroupCalls,
         group: str,
         streams: tuple[str, ...],
         options: GroupOptions,
@@ -592,11 +613,6 @@ Item = TypeVar("Item", GroupRecord, GroupRows)
 AsyncPositions = Callable[[GroupPartition], Awaitable[int | None]]
 """Where a consumer's own store has it go on in a partition; None: the store knows nothing of it."""
 
-Positions = Callable[[GroupPartition], int | None]
-
-_REPORT_NS: Final = 200_000_000
-"""Between two words to the loop about what the caller's thread is done with."""
-
 
 class AsyncGroupConsumer:
     """Made by `AsyncLogClient.join_group`; a member while its `async with` lasts.
@@ -606,13 +622,15 @@ class AsyncGroupConsumer:
 
     def __init__(
         self,
-        client: "AsyncLogClient",
+        client: GroupCalls,
         group: str,
         streams: tuple[str, ...],
         options: GroupOptions,
         positions: AsyncPositions | None,
     ) -> None:
-        self.clients = clients = client, _for_beats(client, options)
+        # A session is short: heartbeats soon go to another node.
+        beats_s = max(BEATS_S_MIN, options.session_s / BEATS_PER_SESSION)
+        self.clients = clients = client, client.beside(beats_s)
         self.membership = Membership(*clients, group, streams, options, asks=positions is not None)
         self.hand = RecordBuffer()
         self._positions = positions
@@ -737,158 +755,3 @@ class AsyncGroupConsumer:
     async def _each(self, following: Callable[[], Awaitable[Item]]) -> AsyncIterator[Item]:
         while True:
             yield await following()
-
-
-class GroupConsumer:
-    """As `AsyncGroupConsumer`, blocking; heartbeats go out from a thread of its own.
-
-    Made by `LogClient.join_group`. One thread uses it, which `positions` is called on, too.
-    """
-
-    def __init__(
-        self,
-        client: "LogClient",
-        group: str,
-        streams: tuple[str, ...],
-        options: GroupOptions,
-        positions: Positions | None,
-    ) -> None:
-        self._positions = positions
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name=f"group {group}", daemon=True
-        )
-        self._reported_ns = 0
-
-        async def consumer() -> AsyncGroupConsumer:
-            from penstock.logd.client.async_client import AsyncLogClient
-
-            beside = AsyncLogClient(
-                client.server,
-                timeout_s=client.timeout_s,
-                prefer=client.prefer,
-                rack=client.rack,
-                access=client.access,
-            )
-            asks = _asked_elsewhere(positions)
-            return AsyncGroupConsumer(beside, group, streams, options, asks)
-
-        self._make = consumer
-        self._consumer: AsyncGroupConsumer | None = None
-
-    def __enter__(self) -> Self:
-        """Join; partitions come when the others have let go of them."""
-        self._thread.start()
-        self._consumer = self._run(self._make())
-        self._run(self._consumer.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """As `close`."""
-        self.close()
-
-    def close(self) -> None:
-        """As `AsyncGroupConsumer.close`."""
-        if self._loop.is_closed():
-            return
-        try:
-            self._run(self._shut())
-        finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    @property
-    def member(self) -> str:
-        """The id of this membership."""
-        return self._inner.member
-
-    def partitions(self) -> list[GroupPartition]:
-        """What it may be reading now."""
-        return self._inner.partitions()
-
-    def __iter__(self) -> Iterator[GroupRecord]:
-        """Records, one by one and without end; see `record`."""
-        while True:
-            yield self.record()
-
-    def batches(self) -> Iterator[GroupRows]:
-        """Rows of whole frames, without end; see `record`."""
-        while True:
-            yield self.rows()
-
-    def record(self) -> GroupRecord:
-        """As `AsyncGroupConsumer.record`."""
-        return self._next(self._inner.hand.record)
-
-    def rows(self) -> GroupRows:
-        """As `AsyncGroupConsumer.rows`."""
-        return self._next(self._inner.hand.rows)
-
-    def commit(self) -> None:
-        """As `AsyncGroupConsumer.commit`."""
-        self._run(self._inner.commit())
-
-    @property
-    def _inner(self) -> AsyncGroupConsumer:
-        assert self._consumer is not None, "use it in a `with`"
-        return self._consumer
-
-    def _next(self, give: Callable[[], Item | None]) -> Item:
-        inner = self._inner
-        inner.hand.account()
-        now_ns = monotonic_ns()
-        if now_ns - self._reported_ns >= _REPORT_NS:
-            self._reported_ns = now_ns
-            self._run(inner.report())
-        while True:
-            item = inner.pick(give)
-            if item is not None:
-                return item
-            asked = self._run(inner.fill())
-            if asked is not None:
-                self._begin(asked)
-
-    def _begin(self, reading: PartitionConsumer) -> None:
-        assert self._positions is not None
-        try:
-            offset = self._positions(reading.partition)
-        except BaseException:
-            self._loop.call_soon_threadsafe(self._inner.membership.ask_again, reading)
-            raise
-        self._loop.call_soon_threadsafe(self._inner.membership.begin, reading, offset)
-
-    async def _shut(self) -> None:
-        if self._consumer is not None:
-            async with self._consumer.clients[0]:
-                await self._consumer.close()
-
-    def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt: what was about to come is still there
-            raise
-
-
-def _for_beats(client: "AsyncLogClient", options: GroupOptions) -> "AsyncLogClient":
-    """A client that soon goes to another node: a session is short."""
-    timeout_s = max(BEATS_S_MIN, options.session_s / BEATS_PER_SESSION)
-    return type(client)(client.server, timeout_s=timeout_s, access=client.access)
-
-
-def _asked_elsewhere(positions: Positions | None) -> AsyncPositions | None:
-    """Tells the membership only that there is a store: it is asked on the caller's thread."""
-    if positions is None:
-        return None
-
-    async def never(_: GroupPartition) -> int | None:
-        raise AssertionError
-
-    return never
