@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from grpc import Compression as GrpcCompression
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
@@ -177,6 +178,29 @@ def test_syslog_from_the_standard_library_and_from_logger(tmp_path: Path, nats_u
         wait_until(lambda: sorted(bodies(logd.values("logs"))) == sorted(expected))
         forms = {r["attributes"]["log.syslog.format"] for r in records(logd, "logs")}
         assert forms == ({"text", "rfc3164", "rfc5424"} if shutil.which("logger") else {"text"})
+
+
+def test_records_by_http_over_tls_with_a_token(tmp_path: Path, nats_url: str) -> None:
+    authority = Authority(tmp_path)
+    server = authority.sign("collector", "IP:127.0.0.1")
+    (tmp_path / "token").write_text("secret")
+    source = {
+        "type": "http", "listen": "127.0.0.1:0", "service": "shop",
+        "tls": {"cert_file": str(server.cert), "key_file": str(server.key)},
+        "auth": {"token_file": str(tmp_path / "token")},
+    }  # fmt: skip
+    with collecting(tmp_path, nats_url, source) as (logd, collector):
+        url = f"https://{endpoint(collector, 'http')}/"
+        headers = {"authorization": "Bearer secret", "content-type": "application/x-ndjson"}
+        lines = [json.dumps({"level": "error", "message": f"order {n}"}) for n in range(100)]
+        answer = requests.post(
+            url, "\n".join(lines), headers=headers, verify=str(authority.cert), timeout=20
+        )
+        assert answer.json() == {"accepted": 100}
+        wait_until(lambda: len(records(logd, "logs")) == 100)
+        found = records(logd, "logs")
+        assert sorted(one["body"] for one in found) == sorted(f"order {n}" for n in range(100))
+        assert {one["resource"]["service.name"] for one in found} == {"shop"}
 
 
 def test_statsd_a_program_and_an_exporter(tmp_path: Path, nats_url: str) -> None:

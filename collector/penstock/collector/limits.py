@@ -174,6 +174,9 @@ NATS_OVERHEAD_BYTES: Final = 1 * KIB
 HTTP_HEAD_BYTES_MAX: Final = 32 * KIB
 """Request line and headers; most servers allow 8 to 16 KiB, agents add long tokens."""
 
+HTTP_RETRY_AFTER_S: Final = 2
+"""After so long senders by HTTP may try again when there is no room."""
+
 HTTP_LINGER_S: Final = 1.0
 """How long the rest of a refused HTTP request is read on and thrown away."""
 

@@ -157,6 +157,7 @@ SOURCES: Final = Registry(
         "file": "penstock.collector.sources.files.source:FileSource",
         "forward": "penstock.collector.sources.forward.source:ForwardSource",
         "host_metrics": "penstock.collector.sources.host_metrics:HostMetricsSource",
+        "http": "penstock.collector.sources.http:HttpSource",
         "journald": "penstock.collector.sources.journald:JournaldSource",
         "otlp": "penstock.collector.sources.otlp.source:OtlpSource",
         "prometheus": "penstock.collector.sources.prometheus:PrometheusSource",

@@ -1,6 +1,6 @@
 """OTLP over HTTP: ``POST /v1/logs``, ``/v1/traces``, ``/v1/metrics``, answered in kind.
 
-A slash may stand behind the path. The body may be compressed with any of `_INFLATE`. Pages of the
+A slash may stand behind the path. The body may be compressed with any of `INFLATE`. Pages of the
 origins that `cors` allows may send, too: their browser asks first, by OPTIONS.
 
 200  taken, perhaps in part         400  not such a request: never send it again
@@ -12,7 +12,6 @@ After the last two it is to be sent again, `Retry-After` so many seconds.
 """
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -25,35 +24,16 @@ from penstock.base.http.server import (
     serve_http,
 )
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, encode_status
-from penstock.collector.decompression import (
-    ExpandsTooFarError,
-    gunzip,
-    undeflate,
-    unlz4,
-    unsnappy,
-    unzstd,
-)
+from penstock.collector.decompression import ExpandsTooFarError
 from penstock.collector.errors import UndecodableError
 from penstock.collector.limits import HTTP_HEAD_BYTES_MAX, HTTP_LINGER_S, REQUEST_TIMEOUT_S
+from penstock.collector.sources.network.http_receiver import CODINGS, INFLATE
 from penstock.collector.sources.otlp.response import Answer, Code, Take, come_again
 from penstock.collector.sources.otlp.settings import CorsSection
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 
 _PATHS: Final = {f"/v1/{signal.name}": signal for signal in SIGNALS}
-_INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
-    "identity": lambda body, _: body,
-    "none": lambda body, _: body,
-    "gzip": gunzip,
-    "x-gzip": gunzip,
-    "deflate": undeflate,
-    "zlib": undeflate,
-    "zstd": unzstd,
-    "snappy": unsnappy,
-    "x-snappy-framed": unsnappy,
-    "lz4": unlz4,
-}
-_CODINGS: Final = "gzip, deflate, zlib, zstd, snappy, lz4"
 _STATUS: Final = {
     Code.OK: 200,
     Code.INVALID_ARGUMENT: 400,
@@ -137,10 +117,10 @@ class OtlpHttp:
         if isinstance(request.body, Unread):
             return self._unread(request.body, encoding)
         coding = request.headers.get("content-encoding", "identity").strip().lower()
-        inflate = _INFLATE.get(coding)
+        inflate = INFLATE.get(coding)
         if inflate is None:
-            text = f"content-encoding {coding!r} is none of {_CODINGS}, identity"
-            accepted = {"accept-encoding": _CODINGS}
+            text = f"content-encoding {coding!r} is none of {CODINGS}, identity"
+            accepted = {"accept-encoding": CODINGS}
             return _refuse(415, Code.INVALID_ARGUMENT, text, encoding=encoding, **accepted)
         try:
             body = inflate(request.body, self._body_bytes_max)

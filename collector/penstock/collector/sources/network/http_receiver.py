@@ -1,0 +1,249 @@
+"""What every source that listens for HTTP requests shares: its connections, who may send, bodies.
+
+A request is answered after its records are durable in the spool, or with the reason why none of
+them is kept:
+
+400  the body is not what its headers say      401  not an allowed sender
+413  larger than allowed                       415  a content encoding that is not known
+429  too much is being received                503  no room in the spool
+
+After the last two it is to be sent again, `Retry-After` so many seconds. A source says how its
+protocol writes an error; `Refusal` is raised by whatever finds that a request cannot be taken.
+"""
+
+import asyncio
+import base64
+import binascii
+import hmac
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Literal
+
+from pydantic import Field, model_validator
+
+from penstock.base.http.server import (
+    MalformedRequestError,
+    Request,
+    RequestLimits,
+    Response,
+    Unread,
+    serve_http,
+)
+from penstock.collector.decompression import (
+    ExpandsTooFarError,
+    gunzip,
+    undeflate,
+    unlz4,
+    unsnappy,
+    unzstd,
+)
+from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
+from penstock.collector.limits import (
+    HTTP_HEAD_BYTES_MAX,
+    HTTP_LINGER_S,
+    HTTP_RETRY_AFTER_S,
+    REQUEST_TIMEOUT_S,
+)
+from penstock.collector.sources.settings import Section
+from penstock.collector.spool.memory_budget import Charge
+from penstock.collector.spool.writer import Payload, SpoolWriter
+from penstock.service import FilePath
+
+INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "identity": lambda body, _: body,
+    "none": lambda body, _: body,
+    "gzip": gunzip,
+    "x-gzip": gunzip,
+    "deflate": undeflate,
+    "zlib": undeflate,
+    "zstd": unzstd,
+    "snappy": unsnappy,
+    "x-snappy-framed": unsnappy,
+    "lz4": unlz4,
+}
+"""Content encodings; each takes the body and the bound of what it becomes."""
+CODINGS: Final = "gzip, deflate, zlib, zstd, snappy, lz4"
+"""Those of `INFLATE` that a sender is offered."""
+
+
+class SenderAuth(Section):
+    """The one secret that senders show; the file is read again when it changes."""
+
+    scheme: Literal["bearer", "basic", "header"] = "bearer"
+    token_file: FilePath = Field(description="the token; of `basic` the password")
+    username: str | None = Field(default=None, min_length=1, description="of `basic`")
+    header: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9-]+$", description="the name of the header of `header`"
+    )
+
+    @model_validator(mode="after")
+    def _has_what_the_scheme_needs(self) -> "SenderAuth":
+        if (self.username is not None) != (self.scheme == "basic"):
+            msg = "`username` belongs to `scheme: basic`"
+            raise ValueError(msg)
+        if (self.header is not None) != (self.scheme == "header"):
+            msg = "`header` belongs to `scheme: header`"
+            raise ValueError(msg)
+        return self
+
+    def allows(self, request: Request) -> bool:
+        """Whether a request shows the secret.
+
+        Raises:
+            OSError: The file cannot be read now.
+        """
+        expected = self.token_file.read_text().strip()
+        if self.scheme == "basic":
+            expected = f"{self.username}:{expected}"
+        shown = self._shown(request)
+        return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())
+
+    def _shown(self, request: Request) -> str:
+        if self.header is not None:
+            return request.headers.get(self.header.lower(), "")
+        scheme, _, value = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != self.scheme:
+            return ""
+        if self.scheme == "bearer":
+            return value.strip()
+        try:
+            return base64.b64decode(value, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+
+    @property
+    def challenge(self) -> dict[str, str]:
+        """The header that asks a sender for its secret."""
+        return {} if self.scheme == "header" else {"www-authenticate": self.scheme.capitalize()}
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, no error of ours
+    """A request of which nothing is kept.
+
+    Attributes:
+        status: Of HTTP.
+        message: What is wrong, and what to change.
+        headers: Of the answer.
+    """
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+Handle = Callable[[Request, bytes, Charge], Awaitable[Response]]
+"""Answers a request, given its body as it was before compression; raises `Refusal`."""
+Refuse = Callable[[Refusal], Response]
+"""Writes a refusal in the form of the protocol."""
+
+
+class HttpReceiver:
+    """Serves the connections of one source.
+
+    Args:
+        handle: Takes one request.
+        refuse: Writes what is refused.
+        body_bytes_max: Bound of a request's body, before and after decompression.
+        auth: What senders must show; None: nothing.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        refuse: Refuse,
+        spool_writer: SpoolWriter,
+        *,
+        body_bytes_max: int,
+        auth: SenderAuth | None,
+    ) -> None:
+        self._handle = handle
+        self._refuse = refuse
+        self._spool_writer = spool_writer
+        self._body_bytes_max = body_bytes_max
+        self._auth = auth
+        self._limits = RequestLimits(
+            body_bytes_max,
+            HTTP_HEAD_BYTES_MAX,
+            request_s=REQUEST_TIMEOUT_S,
+            first_byte_s=REQUEST_TIMEOUT_S,
+            linger_s=HTTP_LINGER_S,
+        )
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends."""
+        try:
+            account = partial(Charge, self._spool_writer.share)
+            await serve_http(reader, writer, self._answer, self._limits, account)
+        except MalformedRequestError as error:
+            self._spool_writer.note("protocol_errors")
+            self._spool_writer.log.warning("protocol_error", error=str(error))
+
+    async def persist(self, payload: Payload, charge: Charge) -> None:
+        """Return once a payload is durable.
+
+        Raises:
+            Refusal: It is not, and nothing of it is kept.
+        """
+        try:
+            await self._spool_writer.persist(payload, wait=False, charge=charge)
+        except SpoolFullError as error:
+            self._spool_writer.note("refused_spool_full", payload.count)
+            if error.for_ever:
+                raise Refusal(413, "larger than the spool: send less at once") from None
+            raise self._come_again(503, "the spool is full") from None
+        except SpoolFailedError:
+            self._spool_writer.note("refused_spool_failed", payload.count)
+            raise self._come_again(503, "the spool cannot write") from None
+
+    def malformed(self, message: str, status: int = 400) -> Refusal:
+        """Count a request that no sender should send again, and return its refusal."""
+        self._spool_writer.note("requests_malformed" if status != 413 else "requests_too_large")
+        return Refusal(status, message)
+
+    async def _answer(self, request: Request, charge: Charge) -> Response:
+        try:
+            self._check_sender(request)
+            return await self._handle(request, self._body(request, charge), charge)
+        except Refusal as refusal:
+            response = self._refuse(refusal)
+            return Response(response.status, response.body, {**response.headers, **refusal.headers})
+
+    def _check_sender(self, request: Request) -> None:
+        if self._auth is None:
+            return
+        try:
+            allowed = self._auth.allows(request)
+        except OSError as error:
+            self._spool_writer.log.warning(
+                "token_file_unreadable", path=str(self._auth.token_file), error=error.strerror
+            )
+            raise self._come_again(503, "who may send cannot be found out now") from None
+        if not allowed:
+            self._spool_writer.note("requests_unauthenticated")
+            raise Refusal(401, "the token is missing or another one", **self._auth.challenge)
+
+    def _body(self, request: Request, charge: Charge) -> bytes:
+        if request.body is Unread.TOO_LARGE:
+            raise self.malformed(f"the body is above {self._body_bytes_max} bytes", 413)
+        if isinstance(request.body, Unread):
+            raise self._come_again(429, request.body.value)
+        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        inflate = INFLATE.get(coding)
+        if inflate is None:
+            text = f"content-encoding {coding!r} is none of {CODINGS}, identity"
+            raise Refusal(415, text, accept_encoding=CODINGS)
+        try:
+            body = inflate(request.body, self._body_bytes_max)
+        except ExpandsTooFarError as error:
+            raise self.malformed(str(error), 413) from None
+        except UndecodableError as error:
+            raise self.malformed(str(error)) from None
+        if not charge.take(max(0, len(body) - len(request.body))):
+            raise self._come_again(429, Unread.NO_ROOM.value)
+        return body
+
+    def _come_again(self, status: int, message: str) -> Refusal:
+        self._spool_writer.note("requests_deferred")
+        return Refusal(status, message, retry_after=str(HTTP_RETRY_AFTER_S))
