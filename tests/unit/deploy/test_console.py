@@ -279,7 +279,7 @@ async def test_an_answer_that_is_none_is_a_problem_and_no_error() -> None:
     bad = {
         b"HTTP/1.0 200 OK\r\n\r\n[1]": "not what was asked",
         b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * 200_000: "not what was asked",
-        b"HTTP/1.0 401 No\r\n\r\n{}": "not let in",
+        b"HTTP/1.0 401 No\r\n\r\n{}": "token of the console was rejected",
         b"SSH-2.0-x\r\n": "does not speak HTTP",
         b"": "does not speak HTTP",
     }

@@ -82,7 +82,8 @@ def _object(status: int, body: bytes) -> dict[str, Any]:
         ValueError: There is none.
     """
     if status in (401, 403):
-        msg = f"HTTP {status}: the console is not let in; see its keys `access` and `part_tokens`"
+        fix = "check its keys `access` and `part_tokens`"
+        msg = f"HTTP {status}: the token of the console was rejected; {fix}"
         raise ValueError(msg)
     try:
         document = json.loads(body)

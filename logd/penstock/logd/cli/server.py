@@ -236,7 +236,7 @@ class AskRefusedError(ServiceError):
 
 
 def server_option(function: Function) -> Function:
-    """Add `--server HOST:PORT,...`, and how to be let in there: `asking` finds that by itself."""
+    """Add `--server HOST:PORT,...` and the options of authentication, which `asking` finds."""
     return _server_option(function, _ACCESS)
 
 
@@ -322,7 +322,7 @@ _BESIDE_A_KEY: Final = (
 
 
 def access() -> Access:
-    """How the command that runs is let in, as its options and the environment say.
+    """How the command that runs authenticates, as its options and the environment say.
 
     Raises:
         click.UsageError: They contradict themselves.
@@ -435,7 +435,7 @@ _LOGIN: Final = (
 
 
 def nats_option(function: Function) -> Function:
-    """Add `--nats URL`, and how to be let in there: `publishing` finds that by itself."""
+    """Add `--nats URL` and the options of authentication, which `publishing` finds."""
     for option in reversed(_LOGIN):
         function = option(function)
     return click.option(

@@ -1,4 +1,4 @@
-"""How a client is let in: TLS, its certificate, and a token or an API key.
+"""How a client authenticates: TLS, its certificate, and a token or an API key.
 
 Files are read for each connection, so that what was renewed is used, and when a logd says that a
 token has expired the next connection has the new one. A token goes over TLS, or to this machine.
@@ -81,7 +81,7 @@ class Access:
         return self.token is not None or self.token_file is not None
 
     def may_know_more(self, error: RefusedError) -> bool:
-        """Whether a new connection may be let in after a refusal: a file may hold a new token."""
+        """Whether a new connection may succeed after a refusal: a file may hold a new token."""
         return error.code == "UNAUTHENTICATED" and self.has_secret
 
     def context(self) -> ssl.SSLContext | None:

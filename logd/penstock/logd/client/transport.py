@@ -276,7 +276,7 @@ class SocketPool:
     Args:
         router: Says whom to ask.
         timeout_s: Seconds without a byte of an answer that is due.
-        access: How it is let in.
+        access: How it authenticates.
     """
 
     def __init__(self, router: MetadataCache, timeout_s: float, access: Access = ANYBODY) -> None:

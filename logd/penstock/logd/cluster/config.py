@@ -67,7 +67,7 @@ class ClusterSection(_Settings):
     """A node's part in a cluster.
 
     Attributes:
-        name: Of the cluster; a node of another one is not let in.
+        name: Of the cluster; a node of another one is refused.
         peer: Where other nodes reach this one.
         founders: The first nodes by name, with the `peer` of each; the same on every node. One that
             joins later is not among them.

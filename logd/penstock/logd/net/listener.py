@@ -179,7 +179,7 @@ class Listener:
             try:
                 await self._serve(channel)
             except asyncio.CancelledError:
-                if asyncio.current_task() not in self._connections:  # it was turned away
+                if asyncio.current_task() not in self._connections:  # it was closed for others
                     channel.abort()
                 raise
             finally:

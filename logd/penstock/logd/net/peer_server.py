@@ -86,7 +86,7 @@ class PeerServer:
     Args:
         me: This node.
         service: Does what others ask.
-        tls: With it only nodes with a certificate of the cluster's authority are let in.
+        tls: With it only nodes with a certificate of the cluster's authority are accepted.
         strangers_max: Connections that have not said yet which node's they are.
 
     Attributes:

@@ -8,7 +8,7 @@ A stream that is made from a backup: where it begins, and which frames it takes.
 Its configuration says from where to where each of its partitions is restored (`restore_from`,
 `restore_upto`). The log begins at the first of them, on every replica. Below the second its leader
 takes nothing but frames as they were fetched when the backup was made, each at the offset that it
-had there; then publishers are let in. So a restore continues where it stopped, under any leader.
+had there; then publishers are accepted. So a restore continues where it stopped, under any leader.
 """
 
 from collections import deque

@@ -18,7 +18,7 @@ from penstock.logd.publisher.publisher import Publisher, PublishOptions
 
 _ASK_AGAIN_S = 0.05
 _REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
-"""In what a server says to whom it does not let in."""
+"""Parts of what a server says to a client that it does not accept."""
 _FULL: Final = ("maximum", "exceeded")
 """In what it says where there is no room: for connections of the account, of anybody."""
 

@@ -173,7 +173,7 @@ class Trigger(Settings):
 
 
 class Source(Settings):
-    """How the log is read, and how the router is let in there."""
+    """How the log is read, and how the router authenticates there."""
 
     fail_on_data_loss: bool = True
     retry_timeout_s: Seconds = 120.0

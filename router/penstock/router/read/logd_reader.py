@@ -87,7 +87,7 @@ class LogdReader:
         retry_timeout_s: Seconds to wait for an unreachable logd before giving up; and for one that
             does not let this reader in, for tokens and permissions are renewed.
         clock: For the waiting.
-        access: How it is let in.
+        access: How it authenticates.
         rack: Records are read from a replica in sync that does not lead, in this rack if there is
             one and it is not empty; None: from the leader.
         clients: Make its connections.
