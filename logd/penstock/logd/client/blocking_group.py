@@ -41,7 +41,7 @@ class Connects(Protocol):
 
 
 class GroupConsumer:
-    """As `AsyncGroupConsumer`, blocking; heartbeats go out from a thread of its own.
+    """A member of a consumer group that blocks; its heartbeats are sent by a thread.
 
     Made by `LogClient.join_group`. One thread uses it, which `positions` is called on, too.
     """
@@ -88,11 +88,11 @@ class GroupConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """As `close`."""
+        """Leave the group; see `close`."""
         self.close()
 
     def close(self) -> None:
-        """As `AsyncGroupConsumer.close`."""
+        """Leave the group and end the thread; see `AsyncGroupConsumer.close`."""
         if self._loop.is_closed():
             return
         try:
@@ -108,7 +108,7 @@ class GroupConsumer:
         return self._inner.member
 
     def partitions(self) -> list[GroupPartition]:
-        """What it may be reading now."""
+        """Return the partitions that are assigned to this member now."""
         return self._inner.partitions()
 
     def __iter__(self) -> Iterator[GroupRecord]:
@@ -122,15 +122,15 @@ class GroupConsumer:
             yield self.rows()
 
     def record(self) -> GroupRecord:
-        """As `AsyncGroupConsumer.record`."""
+        """Return the next record, and wait for it; see `AsyncGroupConsumer.record`."""
         return self._next(self._inner.hand.record)
 
     def rows(self) -> GroupRows:
-        """As `AsyncGroupConsumer.rows`."""
+        """Return the next rows, and wait for them; see `AsyncGroupConsumer.rows`."""
         return self._next(self._inner.hand.rows)
 
     def commit(self) -> None:
-        """As `AsyncGroupConsumer.commit`."""
+        """Commit what the caller is done with; see `AsyncGroupConsumer.commit`."""
         self._run(self._inner.commit())
 
     @property

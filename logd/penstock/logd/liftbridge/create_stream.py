@@ -16,7 +16,7 @@ DECIDED_HERE: Final = (
 
 _NULLABLE: Final = (wire.NullableBool, wire.NullableInt32, wire.NullableInt64)
 _ALL: Final = -1
-"""Of `replicationFactor`: on every node."""
+"""The value of `replicationFactor` that asks for a replica on every node."""
 
 
 def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:

@@ -1,16 +1,13 @@
-"""Checkpoints in a directory of HDFS; see `penstock.router.hdfs` for what a file there promises."""
+"""Objects in a directory of HDFS; see `penstock.router.hdfs` for what a file there promises."""
 
-from penstock.router.checkpoint.settings import HdfsStore
 from penstock.router.hdfs import Hdfs
 
 
 class HdfsObjects:
-    """The files below the URL; see `Objects`."""
+    """The files of a directory; see `Objects`."""
 
-    def __init__(self, config: HdfsStore) -> None:
-        shortest_s = min(config.hdfs.timeout_s, config.answer_s)
-        settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
-        self._files = Hdfs(config.url, location="checkpoint_store.url", settings=settings)
+    def __init__(self, files: Hdfs) -> None:
+        self._files = files
 
     def create(self, name: str, data: bytes) -> bool:
         """As `Objects.create`."""

@@ -58,5 +58,8 @@ def _opened(config: S3Store | HdfsStore) -> Objects:
 
         return S3Objects(config)
     from penstock.router.checkpoint.hdfs import HdfsObjects
+    from penstock.router.hdfs import Hdfs
 
-    return HdfsObjects(config)
+    shortest_s = min(config.hdfs.timeout_s, config.answer_s)
+    settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
+    return HdfsObjects(Hdfs(config.url, location="checkpoint_store.url", settings=settings))

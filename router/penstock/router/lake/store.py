@@ -22,6 +22,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 from typing_extensions import override
 
 from penstock.base.files import atomic_write, atomic_writer, make_directories, sync_directories
+from penstock.router.checkpoint.hdfs import HdfsObjects
 from penstock.router.checkpoint.s3 import S3Objects
 from penstock.router.checkpoint.settings import S3Store
 from penstock.router.checkpoint.store import Objects
@@ -323,7 +324,7 @@ class HdfsLake:
         """Nothing is connected yet; see `penstock.router.hdfs.Hdfs`."""
         self._files = Hdfs(url, location=location, settings=settings)
         self.url = self._files.url
-        self.objects: Objects = _HdfsObjects(
+        self.objects: Objects = HdfsObjects(
             Hdfs(f"{url.rstrip('/')}/{INDEX}", location=location, settings=settings)
         )
 
@@ -370,31 +371,6 @@ class HdfsLake:
     def locate(self, path: str) -> str:
         """See `LakeStore.locate`."""
         return f"{self.url}/{path}"
-
-
-class _HdfsObjects:
-    """See `Objects`."""
-
-    def __init__(self, files: Hdfs) -> None:
-        self._files = files
-
-    def create(self, name: str, data: bytes) -> bool:
-        return self._files.create(name, data)
-
-    def put(self, name: str, data: bytes) -> None:
-        self._files.replace(name, data)
-
-    def get(self, name: str) -> bytes | None:
-        return self._files.read(name)
-
-    def names(self, below: str) -> list[str]:
-        return sorted(f"{below}/{name}" for name in self._files.names(below, recursive=True))
-
-    def remove(self, name: str) -> None:
-        self._files.remove(name)
-
-    def close(self) -> None:
-        """Nothing is to be closed."""
 
 
 class S3Lake(S3Objects):

@@ -97,57 +97,6 @@ _PRESETS: Final = {
     ),
 }
 
-PRESETS: Final = {
-    "java": _Preset(
-        [(r'^Exception in thread "', "trace"), (f"^{_JAVA_CLASS}", "trace")],
-        [
-            (_ANY, r"^[ \t]+at \S", "trace"),
-            (_ANY, r"^[ \t]+\.\.\. \d+ (?:more|common frames omitted)", "trace"),
-            (_ANY, r"^[ \t]*(?:Caused by|Suppressed|Wrapped by): ", "trace"),
-            ("-", f"^{_JAVA_CLASS}", "trace"),
-        ],
-    ),
-    "python": _Preset(
-        [(_PYTHON_TRACEBACK, "frames"), (_PYTHON_GROUP, "frames")],
-        [
-            ("- chained", _PYTHON_TRACEBACK, "frames"),
-            ("- chained", _PYTHON_GROUP, "frames"),
-            ("frames raised", r"^[ \t]+", "frames"),
-            ("frames", r"^[A-Za-z_][\w.]*(?:[:(]|$)", "raised"),
-            ("frames raised chained", r"^$", "chained"),
-            ("chained", r"^(?:During handling of|The above exception was) .*:$", "chained"),
-        ],
-    ),
-    "go": _Preset(
-        [(r"^(?:panic|fatal error|runtime error): ", "panic"), (_GO_ROUTINE, "stack")],
-        [
-            ("panic", r"^$|^\[signal |^[ \t]+(?:panic: |\S)|^(?:panic: |runtime stack:)", "panic"),
-            ("- panic stack", _GO_ROUTINE, "stack"),
-            ("panic stack", r"^\S.*\(.*\)$|^created by |^\.\.\.additional frames elided", "stack"),
-            ("stack", r"^\t\S|^$|^[a-z0-9]+ +0x[0-9a-f]+$|^exit status \d+$", "stack"),
-        ],
-    ),
-    "dotnet": _Preset(
-        [(r"^Unhandled exception[.:] ", "trace"), (f"^{_DOTNET_CLASS}", "trace")],
-        [
-            (_ANY, r"^[ \t]+at \S", "trace"),
-            (_ANY, r"^[ \t]*---> \S", "trace"),
-            (_ANY, r"^[ \t]*--- End of (?:inner exception )?stack trace", "trace"),
-            ("-", r"^ {6}", ""),
-            ("-", f"^{_DOTNET_CLASS}", "trace"),
-        ],
-    ),
-    "ruby": _Preset(
-        [(r"^Traceback \(most recent call last\)", "reversed"), (f"^{_RUBY_FRAME}: ", "frames")],
-        [
-            (_ANY, r"^[ \t]+from \S+:\d+(?::in |$)", "frames"),
-            ("reversed", r"^[ \t]+\d+: from \S", "reversed"),
-            ("reversed", f"^{_RUBY_FRAME}: ", "frames"),
-            (_ANY, rf"^[ \t]*{_RUBY_FRAME}$", "frames"),
-        ],
-    ),
-}
-
 
 class Boundaries:
     """Tells where events begin and end; a line is looked at in its first KiB.
