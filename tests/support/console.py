@@ -132,11 +132,16 @@ class FakeConsoleLog:
         self, stream: str, offset: int, *, partition: int, bytes_max: int, subject: str | None
     ) -> Fetched:
         records = self._records(stream)
-        batch = build_batch(records[offset:])
-        body = encode_body(batch)
-        header = replace(describe_body(body, batch), base_offset=offset)
+        if offset > len(records):
+            raise RefusedError("OUT_OF_RANGE", f"offset {offset} is beyond the end {len(records)}")
+        frames = []
+        if offset < len(records):
+            batch = build_batch(records[offset:])
+            body = encode_body(batch)
+            header = replace(describe_body(body, batch), base_offset=offset)
+            frames.append((header, memoryview(body)))
         return Fetched(
-            frames=[(header, memoryview(body))], range=OffsetRange(0, len(records)),
+            frames=frames, range=OffsetRange(0, len(records)),
             high_watermark=len(records) - 1, next_offset=len(records), epoch=1, incarnation="i",
         )  # fmt: skip
 
