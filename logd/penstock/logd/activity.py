@@ -301,7 +301,6 @@ class ActivityLog:
     def record(
         self, kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any
     ) -> None:
-        """As `Record`."""
         self.counts["recorded"] += 1
         if self._floods(kind):
             self._suppressed[kind] += 1

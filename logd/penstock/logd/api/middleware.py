@@ -152,11 +152,9 @@ class TracedApi:
         self._match = match
 
     def admit(self, request: Document, caller: Principal) -> None:
-        """As `Api`."""
         self._api.admit(request, caller)
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
-        """As `Api`."""
         operation = OPERATIONS.get(request["api"])
         if operation is not None and operation.audit:
             return await self._act(request, turn, operation.audit)

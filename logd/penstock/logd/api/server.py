@@ -487,8 +487,7 @@ class Api(Protocol):
         """Do what a request asks."""
         ...
 
-    def admit(self, request: Document, caller: Principal) -> None:
-        """As `Desk`."""
+    def admit(self, request: Document, caller: Principal) -> None: ...
 
 
 class FetchServer:
@@ -579,7 +578,6 @@ class FetchServer:
         self._listener.vouch()
 
     def admit(self, request: Document, caller: Principal) -> None:
-        """As `Desk`."""
         try:
             self._api.admit(request, caller)
         except NotReadyError as error:

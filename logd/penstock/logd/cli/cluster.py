@@ -52,7 +52,6 @@ class Place(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        """As people write it."""
         return f"{self.stream}/{self.partition}"
 
 

@@ -336,7 +336,6 @@ class Progress:
             self._bar = None
 
     def advance(self, records: int, size_bytes: int = 0) -> None:
-        """So much more is done."""
         self.records += records
         self.bytes += size_bytes
         now_ns = self._clock.monotonic_ns()

@@ -646,7 +646,6 @@ class AsyncGroupConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """As `close`."""
         await self.close()
 
     async def close(self) -> None:

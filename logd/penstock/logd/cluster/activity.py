@@ -47,7 +47,6 @@ class ClusterActivity:
         replicas.cluster.handlers[_API] = self._answer
 
     async def store(self, events: Sequence[Event]) -> None:
-        """As `Sink`."""
         cluster = self._replicas.cluster
         if not self._replicas.ready:
             raise UnavailableError("this node does not know yet what the cluster has")

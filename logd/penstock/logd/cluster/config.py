@@ -39,7 +39,6 @@ class PeerTlsSettings(_Settings):
     named_nodes: bool = False
 
     def files(self) -> CertificateFiles:
-        """As contexts are made of them."""
         return CertificateFiles(
             ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
         )
@@ -129,9 +128,7 @@ class ClusterSection(_Settings):
         return Timing(heartbeat_interval_ms=self.heartbeat_ms, lease_ms=self.lease_ms)
 
     def replication(self) -> ReplicationSettings:
-        """Of the replicas."""
         return ReplicationSettings(replica_lag_ns=self.replica_lag_ms * NS_PER_MS)
 
     def feeding(self) -> ReplicaFetchSettings:
-        """Of the leaders."""
         return ReplicaFetchSettings(max_catch_up_bytes_per_s=self.max_catch_up_bytes_per_s)

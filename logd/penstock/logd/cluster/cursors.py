@@ -151,7 +151,6 @@ class _LedHere:
         self._replicas = replicas
 
     def partition(self, stream: str) -> Partition:
-        """As `CursorStreams`."""
         replica = self._replicas.at(PartitionKey(stream, 0))
         if replica is None:
             raise UnavailableError(f"stream {stream!r} is not here any more")
@@ -171,7 +170,6 @@ class _LedHere:
         return Extent(incarnation, replica.partition.start_offset, replica.log.end_offset)
 
     def incarnation(self, stream: str, number: int) -> str | None:
-        """As `CursorStreams`."""
         found = self._replicas.cluster.group.state.partition(PartitionKey(stream, number))
         return None if found is None else found[0].incarnation
 

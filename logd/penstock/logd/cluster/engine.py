@@ -224,7 +224,6 @@ def _unclean_elections(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict
 
 
 def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
-    """Of the node's part in its cluster."""
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
     yield from _replica_metrics(node, replicas)

@@ -175,8 +175,7 @@ class Group(Protocol):
     """What applies commands."""
 
     @property
-    def state(self) -> State:
-        """As this node has it."""
+    def state(self) -> State: ...
 
     async def insist(self, command: AccessCommand, /) -> Result:
         """Have a command applied, however long that takes."""

@@ -513,23 +513,19 @@ class ClusterNode:
                 await self._led_elsewhere.wait()
 
     def on_raft(self, node: str, message: bytes) -> None:
-        """As `penstock.logd.net.peer_server.Service`."""
         self.group.receive(node, message)
 
     def answer_at_once(self, node: str, api: str, body: bytes) -> bytes | None:
-        """As `penstock.logd.net.peer_server.Service`."""
         del node
         return self.controlling.answer(body) if api == HEARTBEAT else None
 
     async def answer(self, node: str, api: str, body: bytes) -> bytes:
-        """As `penstock.logd.net.peer_server.Service`."""
         handler = self.handlers.get(api)
         if handler is None:
             raise RefusedError("UNKNOWN_API", f"node {self._settings.node} knows no {api[:80]!r}")
         return await handler(node, body)
 
     async def replicate(self, node: str, channel: Channel) -> None:
-        """As `penstock.logd.net.peer_server.Service`."""
         await self.replication.serve(node, channel)
 
     def adopted(self) -> None:
@@ -551,20 +547,16 @@ class ClusterNode:
         )
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
-        """As `penstock.logd.controller.service.Standing`."""
         return self._replicas.reports(full=full)
 
     def deaf(self) -> bool:
-        """As `penstock.logd.controller.service.Standing`."""
         return self._replicas.deaf()
 
     def on_lease(self, *, held: bool) -> None:
-        """As `penstock.logd.controller.service.Standing`."""
         _log.info("lease begun" if held else "lease ended", node=self._settings.node)
         self._replicas.on_lease(held=held)
 
     def on_unregistered(self) -> None:
-        """As `penstock.logd.controller.service.Standing`."""
         self._registration.again()
 
     async def _tell_apart(self) -> None:

@@ -80,8 +80,7 @@ class ReplicaContext(Protocol):
         """Its monotonic time goes on while the machine sleeps."""
 
     @property
-    def settings(self) -> ReplicationSettings:
-        """Of the cluster."""
+    def settings(self) -> ReplicationSettings: ...
 
     @property
     def replication(self) -> Replication:
@@ -326,7 +325,6 @@ class ReplicaRunner:
         return False
 
     def failed(self, reason: str, now_ns: int) -> None:
-        """As `Role`."""
         del now_ns
         self.handle(on.StorageFailed(reason))
 
@@ -360,23 +358,19 @@ class ReplicaRunner:
         self._arm(now_ns)
 
     def answer_for(self, node: str) -> Answer | None:
-        """As `Hosted`."""
         return self._replica.answer_for(NodeId(node))
 
     def take(self, answer: Answer, frames: list[Frame]) -> None:
-        """As `Hosted`."""
         self._fetched = frames
         self.led_ns = self._host.clock.monotonic_ns()
         self.handle(on.AnswerCame(answer, _spans(frames)))
         self._fetched = []
 
     def dedup_snapshot(self, leader_epoch: int) -> ProducerSnapshot | None:
-        """As `Hosted`."""
         leads = self.epoch == leader_epoch and isinstance(self._replica.state, Leader)
         return self.partition.dedup_snapshot() if leads else None
 
     def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
-        """As `Hosted`."""
         self._patching = frames
         self.handle(on.RangeCame(NodeId(node), first, upto, _spans(frames)))
         self._patching = []
@@ -503,7 +497,6 @@ class ReplicaRunner:
     # What the leader remembers of ids and sequences.
 
     def remembers(self) -> None:
-        """As `Role`."""
         self.handle(on.DedupSaved())
 
     def _dedup_mark(self) -> DedupMark:

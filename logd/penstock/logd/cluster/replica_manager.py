@@ -334,7 +334,6 @@ class PausedReplica:
 
     @property
     def passed_over(self) -> int:
-        """As `PublishQueue`."""
         return self._publish_queue.passed_over
 
     @passed_over.setter
@@ -343,12 +342,10 @@ class PausedReplica:
 
     @property
     def label(self) -> str:
-        """As `PublishQueue`."""
         return self._publish_queue.label
 
     @property
     def subject(self) -> str:
-        """As `PublishQueue`."""
         return self._publish_queue.subject
 
     def take(self, messages: list[Message], *, alone: bool = False) -> None:
@@ -634,7 +631,6 @@ class ReplicaManager:
 
     @property
     def replication(self) -> Replication:
-        """As `Host`."""
         return self.cluster.replication
 
     # What there is.
@@ -763,7 +759,6 @@ class ReplicaManager:
     # As `Replicas`.
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
-        """As `Replicas`."""
         stirred, self._stirred = self._stirred, {}
         found = []
         for key in self._hosted if full else stirred:
@@ -781,7 +776,6 @@ class ReplicaManager:
         return tuple(found)
 
     def deaf(self) -> bool:
-        """As `Replicas`."""
         return self._reachability.is_deaf()
 
     def check_files(self, more: int) -> None:
@@ -801,7 +795,6 @@ class ReplicaManager:
         self._descriptors.check(held + more, unit=_UNIT)
 
     def on_lease(self, *, held: bool) -> None:
-        """As `Replicas`."""
         for replica in self.hosted():
             if held:
                 replica.tick()
@@ -809,7 +802,6 @@ class ReplicaManager:
                 replica.fence()
 
     def on_applied(self, command: Command, result: Result) -> None:
-        """As `Replicas`."""
         if self.ready:
             self._look_at(streams_of(command, result))
         self._applied.set()
@@ -817,7 +809,6 @@ class ReplicaManager:
             self.deleted.set()
 
     def on_restored(self) -> None:
-        """As `Replicas`."""
         if self.ready:
             self.deleted.set()
             held = {place.stream for place in self._places}
@@ -826,11 +817,9 @@ class ReplicaManager:
     # As `Host`.
 
     def lease_until_ns(self) -> int:
-        """As `Host`."""
         return self.cluster.controlling.lease.until_ns
 
     def stirred(self, replica: ReplicaRunner) -> None:
-        """As `Host`."""
         self._stirred[replica.key] = None
 
     def on_lead(self, replica: ReplicaRunner) -> None:
@@ -853,20 +842,16 @@ class ReplicaManager:
             _log.info("leads", stream=place.stream, partition=place.partition, epoch=replica.epoch)
 
     def on_stop(self, replica: ReplicaRunner) -> None:
-        """As `Host`."""
         if self.at(replica.place) is replica:
             self._subscriptions_here.look(replica)
 
     def propose_isr(self, replica: ReplicaRunner, proposal: do.ProposeIsr) -> None:
-        """As `Host`."""
         self._isr.propose(replica, proposal)
 
     def look(self) -> None:
-        """As `Host`."""
         self.cluster.controlling.look()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """As `Host`."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

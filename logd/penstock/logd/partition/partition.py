@@ -226,7 +226,6 @@ class Partition:
 
     @property
     def name(self) -> str:
-        """Of the stream."""
         return self.stream.config.name
 
     @property
@@ -603,17 +602,14 @@ class OfflinePartition:
 
     @property
     def name(self) -> str:
-        """Of the stream."""
         return self.stream.config.name
 
     @property
     def label(self) -> str:
-        """As of a leadership."""
         return f"{self.name}/{self.number}" if self.number else self.name
 
     @property
     def subject(self) -> str:
-        """As of a leadership."""
         subject = self.stream.config.subject
         return f"{subject}.{self.number}" if self.number else subject
 

@@ -237,7 +237,6 @@ class PublishQueue:
 
     @property
     def name(self) -> str:
-        """Of the stream."""
         return self.stream.config.name
 
     @property

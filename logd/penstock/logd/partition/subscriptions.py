@@ -67,9 +67,7 @@ class MessageHandler(Protocol):
         ...
 
     @property
-    def subject(self) -> str:
-        """What it takes."""
-        ...
+    def subject(self) -> str: ...
 
     def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """Take what arrived in one turn; `alone`: nothing came for others."""

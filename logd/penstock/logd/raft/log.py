@@ -41,7 +41,6 @@ class RaftLog:
 
     @property
     def last_term(self) -> int:
-        """Of the last entry."""
         return self._entries[-1].term if self._entries else self.base_term
 
     def term_at(self, index: int) -> int | None:

@@ -53,7 +53,6 @@ class CatchUpPace:
         return max(saved_ns * self._rate // _NS_PER_S, 0)
 
     def spend(self, size_bytes: int, now_ns: int) -> None:
-        """So much was sent."""
         if self._rate is not None:
             begun_ns = max(self._free_ns, now_ns - self._burst_ns)
             self._free_ns = begun_ns + -(-size_bytes * _NS_PER_S // self._rate)

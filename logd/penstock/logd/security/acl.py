@@ -96,7 +96,6 @@ class AclRule:
 
     @property
     def text(self) -> str:
-        """As the command line takes it."""
         return f"{self.effect} {self.principal} {self.action} {self.resource}"
 
 

@@ -60,7 +60,6 @@ class TlsSection(_Settings):
         return self
 
     def files(self) -> CertificateFiles:
-        """As contexts are made of them."""
         return CertificateFiles(
             ca_file=self.client_ca_file, cert_file=self.cert_file, key_file=self.key_file
         )

@@ -388,21 +388,17 @@ class FileKeys:
 
     @property
     def keys(self) -> KeySet:
-        """As `TokenKeys`."""
         return self._standing.keys
 
     @property
     def stale(self) -> bool:
-        """As `TokenKeys`."""
         return self._standing.stale
 
     @property
     def problem(self) -> str:
-        """As `TokenKeys`."""
         return self._standing.told(self._held.problem)
 
     def look(self, *, anyway: bool = False) -> None:
-        """As `TokenKeys`."""
         self._held.look(anyway=anyway)
         if not self._held.problem:
             self._standing.confirm(self._held.value)
@@ -450,21 +446,17 @@ class UrlKeys:
 
     @property
     def keys(self) -> KeySet:
-        """As `TokenKeys`."""
         return self._standing.keys
 
     @property
     def stale(self) -> bool:
-        """As `TokenKeys`."""
         return self._standing.stale
 
     @property
     def problem(self) -> str:
-        """As `TokenKeys`."""
         return self._standing.told(self._problem)
 
     def look(self, *, anyway: bool = False) -> None:
-        """As `TokenKeys`."""
         self._ask(0 if anyway else int(REFRESH_S_MIN * 1e9) if self._problem else self._refresh_ns)
 
     def search(self) -> Future[None] | None:

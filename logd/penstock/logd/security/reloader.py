@@ -126,7 +126,6 @@ class CredentialReloader:
     # What the doors use.
 
     def fetch_tls(self) -> TlsSource | None:
-        """Of the fetch endpoint."""
         held = self.tls
         return None if held is None else lambda: held.value.context
 

@@ -10,24 +10,18 @@ class HdfsObjects:
         self._files = files
 
     def create(self, name: str, data: bytes) -> bool:
-        """As `Objects.create`."""
         return self._files.create(name, data)
 
     def put(self, name: str, data: bytes) -> None:
-        """As `Objects.put`."""
         self._files.replace(name, data)
 
     def get(self, name: str) -> bytes | None:
-        """As `Objects.get`."""
         return self._files.read(name)
 
     def names(self, below: str) -> list[str]:
-        """As `Objects.names`."""
         return sorted(f"{below}/{name}" for name in self._files.names(below, recursive=True))
 
     def remove(self, name: str) -> None:
-        """As `Objects.remove`."""
         self._files.remove(name)
 
-    def close(self) -> None:
-        """As `Objects.close`."""
+    def close(self) -> None: ...

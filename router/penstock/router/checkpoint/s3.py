@@ -55,7 +55,6 @@ class S3Objects:
         self._client: Any = None
 
     def create(self, name: str, data: bytes) -> bool:
-        """As `Objects.create`."""
         with self._telling(name):
             try:
                 self._call("put_object", Key=self._key(name), Body=data, IfNoneMatch="*")
@@ -67,12 +66,10 @@ class S3Objects:
         return True
 
     def put(self, name: str, data: bytes) -> None:
-        """As `Objects.put`."""
         with self._telling(name):
             self._call("put_object", Key=self._key(name), Body=data)
 
     def get(self, name: str) -> bytes | None:
-        """As `Objects.get`."""
         with self._telling(name):
             try:
                 found: bytes = self._call("get_object", Key=self._key(name))["Body"].read()
@@ -83,7 +80,6 @@ class S3Objects:
         return found
 
     def names(self, below: str) -> list[str]:
-        """As `Objects.names`."""
         return [name for name, _ in self.listed(below)]
 
     def listed(self, below: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -125,12 +121,10 @@ class S3Objects:
         return found
 
     def remove(self, name: str) -> None:
-        """As `Objects.remove`."""
         with self._telling(name):
             self._call("delete_object", Key=self._key(name))
 
     def close(self) -> None:
-        """As `Objects.close`."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:

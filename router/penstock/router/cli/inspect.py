@@ -145,7 +145,6 @@ def status_table(found: dict[str, Any]) -> str:
 
 
 def _replay_lines(replays: dict[str, Any]) -> list[str]:
-    """Of a replay that is under way."""
     it = replays.get("progress")
     if not it:
         return []
@@ -176,7 +175,6 @@ def _status_of(job: JobConfig) -> dict[str, Any]:
 
 
 def _is_status(found: Any) -> bool:
-    """Of a router."""
     if not isinstance(found, dict) or found.get("component") != "router":
         return False
     parts = {"name": str, "health": str, "reasons": list, "stages": list, "info": dict}

@@ -271,7 +271,6 @@ class DeadLetterFile:
         return dead_letter
 
     def _number(self, at: int) -> int:
-        """Of the line that begins at this byte."""
         count, size = 1, 0
         for line in self._lines(0):
             size += len(line)

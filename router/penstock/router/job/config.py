@@ -198,7 +198,6 @@ class Source(Settings):
         return self
 
     def access(self) -> Access:
-        """As the client takes it."""
         return Access(
             tls=self.tls,
             ca_file=self.tls_ca_file,

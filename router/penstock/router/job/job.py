@@ -437,7 +437,6 @@ class Job:
         return open_sink(self._config.sinks[name], self._contexts[name])
 
     def _deliver_dead_letters(self, replay: ReplayRequest) -> int:
-        """As `penstock.router.replay.service.Deliver`."""
         assert self._session is not None
         run = BoundedRun(
             self._config,

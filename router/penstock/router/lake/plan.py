@@ -74,7 +74,6 @@ class Plan:
 
     @property
     def paths(self) -> list[str]:
-        """Of its sources."""
         return [it.path for it in self.sources]
 
     @property

@@ -180,7 +180,6 @@ class _Door:
         }
 
     def answer(self, visitor: Requester, body: bytes) -> Answer:
-        """As `penstock.service.Action`."""
         refused = refusal(self._run.config, visitor)
         if refused is not None:
             return refused

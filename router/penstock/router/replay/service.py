@@ -114,7 +114,6 @@ class ReplayService:
         self._counted_ns: int | None = None
 
     def answer(self, visitor: Requester, body: bytes) -> Answer:
-        """As `penstock.service.Action`."""
         refused = refusal(self._config, visitor)
         if refused is not None:
             return refused

@@ -223,7 +223,6 @@ def entry_errors(body: bytes) -> list[tuple[int, int, str]]:
 
 
 def severity_of(document: Json) -> str:
-    """As Cloud Logging calls it."""
     number = document.get("severity_number")
     if type(number) is int:
         return _SEVERITIES[bisect_right(_SEVERITIES_FROM, number)]

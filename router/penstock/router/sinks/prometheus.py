@@ -100,7 +100,6 @@ class PrometheusSink(HttpSettings):
 
 
 def _label(name: str, value: str) -> bytes:
-    """As field 1 of a series."""
     return field_bytes(1, field_bytes(1, name.encode()) + field_bytes(2, value.encode()))
 
 
@@ -115,7 +114,6 @@ class Series(NamedTuple):
     time_ms: int
 
     def encoded(self) -> bytes:
-        """As field 1 of a WriteRequest."""
         labels = b"".join(
             [
                 _known_label(name, value)

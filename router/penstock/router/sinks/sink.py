@@ -60,7 +60,6 @@ class Guarantee:
 
     @override
     def __str__(self) -> str:
-        """As the table says it."""
         reach = f" within {self.within}" if self.within else ""
         return f"{self.level}{reach}: {self.how}"
 

@@ -305,9 +305,7 @@ class Hosted(Protocol):
         """Run the core, and execute its effects."""
         ...
 
-    def answer_for(self, node: str) -> Answer | None:
-        """As `core.replication.replica.Replica.answer_for`."""
-        ...
+    def answer_for(self, node: str) -> Answer | None: ...
 
     def take(self, answer: Answer, frames: list[Frame]) -> None:
         """An answer of the leader has come, with frames that are whole and checked."""

@@ -188,7 +188,6 @@ class RangeRequest(NamedTuple):
 
 
 def encode_range_request(request: RangeRequest) -> bytes:
-    """As `decode_range_request` takes it."""
     encoded = wire.RangeRequest(
         partition=_encode_key(request.key),
         first=request.first,
@@ -229,7 +228,6 @@ class DedupRequest(NamedTuple):
 
 
 def encode_dedup_request(request: DedupRequest) -> bytes:
-    """As `decode_dedup_request` takes it."""
     encoded = wire.DedupRequest(
         partition=_encode_key(request.key),
         leader_epoch=request.leader_epoch,

@@ -164,7 +164,6 @@ def _of_libpq(seconds: str, ms: str) -> dict[str, str]:
 
 
 def client_errors() -> tuple[type[Exception], ...]:
-    """Of the clients that are installed."""
     found: list[type[Exception]] = []
     for module, names in _OF_CLIENTS:
         try:
