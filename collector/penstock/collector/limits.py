@@ -186,11 +186,11 @@ REQUEST_TIMEOUT_S: Final = 60.0
 OTLP_CALLS_MAX: Final = 256
 """gRPC requests of one source at once; more are answered RESOURCE_EXHAUSTED."""
 
-OTLP_RECORDS_MAX: Final = 100_000
-"""Records in one OTLP request; its senders' batches have 512 by default."""
+REQUEST_RECORDS_MAX: Final = 100_000
+"""Records in one request; OTLP's senders have 512 in a batch by default, Fluent Bit thousands."""
 
-OTLP_ROOM_WAIT_S: Final = 5.0
-"""Time in all that a request waits to be read and decoded; SDKs wait 10 s for an answer."""
+REQUEST_ROOM_WAIT_S: Final = 5.0
+"""Time in all that a request waits to be read and decoded; OTLP's SDKs wait 10 s for an answer."""
 
 OTLP_RETRY_AFTER_S: Final = 2
 """After so long OTLP senders may try again when there is no room."""
@@ -231,9 +231,9 @@ class SpoolWriterLimits:
     unread_answer_s: float = UNREAD_ANSWER_S
     datagram_queue_bytes_max: int = DATAGRAM_QUEUE_BYTES_MAX
     fragments_wait_s: float = FRAGMENTS_WAIT_S
-    otlp_room_wait_s: float = OTLP_ROOM_WAIT_S
+    request_room_wait_s: float = REQUEST_ROOM_WAIT_S
     otlp_max_calls: int = OTLP_CALLS_MAX
-    otlp_records_max: int = OTLP_RECORDS_MAX
+    max_request_records: int = REQUEST_RECORDS_MAX
 
 
 SPOOL_WRITER_LIMITS: Final = SpoolWriterLimits()

@@ -157,6 +157,10 @@ def test_two_sources_do_not_listen_in_one_place(
         [{"type": "otlp"}, {"type": "forward", "listen": "127.0.0.2:4318"}],
         [{"type": "otlp", "http": "127.0.0.1:0", "grpc": "127.0.0.1:0"}],
         [
+            {"type": "http", "name": name, "listen": f"127.0.0.1:{port}", "path": "/"}
+            for name, port in (("a", 8080), ("b", 8081))
+        ],
+        [
             {"type": "forward", "name": name, "listen": "127.0.0.1:24224", "reuse_port": True}
             for name in ("a", "b")
         ],

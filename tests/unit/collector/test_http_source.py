@@ -57,7 +57,7 @@ async def sending(directory: Path, spool: Any = None, **options: Any) -> AsyncIt
     section = HttpSettings.model_validate({"type": "http", "listen": "127.0.0.1:0", **options})
 
     def make(spool_writer: SpoolingIntake) -> HttpSource:
-        return HttpSource(section, spool_writer=spool_writer)
+        return HttpSource(section, {}, spool_writer=spool_writer)
 
     async with listening(directory, make, **(spool or {})) as (source, spool_writer):
         yield Sender(source.endpoint, spool_writer)

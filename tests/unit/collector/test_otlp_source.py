@@ -394,7 +394,7 @@ async def test_a_full_spool_means_come_again_later(
 
 
 async def test_more_records_than_allowed_are_refused_for_good(tmp_path: Path) -> None:
-    limits = SpoolWriterLimits(otlp_records_max=10)
+    limits = SpoolWriterLimits(max_request_records=10)
     async with listening(tmp_path, receiving.otlp(), limits=limits) as (source, spool_writer):
         assert (await post(source, request(11).SerializeToString()))[0] == 413
         assert spool_writer.units() == []

@@ -28,7 +28,7 @@ async def test_a_request_waits_for_its_turn_no_longer_than_for_room(
     tmp_path: Path, part: str
 ) -> None:
     """Two are taken apart at once; the third comes while they are."""
-    limits = SpoolWriterLimits(otlp_room_wait_s=0.0)
+    limits = SpoolWriterLimits(request_room_wait_s=0.0)
     making = otlp(max_message_bytes=4 * MIB)
     async with listening(tmp_path, making, limits=limits, spool_bytes=64 * MIB) as (
         source,
@@ -68,7 +68,7 @@ async def test_the_time_a_grpc_request_waited_to_be_read_counts(tmp_path: Path) 
         until.append(until_s)
         return Answer(Code.OK, b"")
 
-    limits = SpoolWriterLimits(otlp_room_wait_s=60.0)
+    limits = SpoolWriterLimits(request_room_wait_s=60.0)
     section = OtlpSettings(type="otlp", grpc="127.0.0.1:0", max_message_bytes=MIB)
     async with spooling(tmp_path, "net", share_bytes=MIB, limits=limits) as spool_writer:
         server = OtlpGrpc(section, take, spool_writer)

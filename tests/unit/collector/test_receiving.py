@@ -120,7 +120,7 @@ async def test_what_a_body_expands_to_counts_too(tmp_path: Path) -> None:
 
 
 async def test_a_grpc_request_is_not_read_before_there_is_room(tmp_path: Path) -> None:
-    limits = SpoolWriterLimits(otlp_room_wait_s=60)
+    limits = SpoolWriterLimits(request_room_wait_s=60)
     async with listening(tmp_path, otlp(), share_bytes=MIB, limits=limits) as (
         source,
         spool_writer,
@@ -137,7 +137,7 @@ async def test_a_grpc_request_is_not_read_before_there_is_room(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("limits", "left_bytes"),
     [
-        (SpoolWriterLimits(otlp_room_wait_s=0.05), MIB - 1),
+        (SpoolWriterLimits(request_room_wait_s=0.05), MIB - 1),
         (SpoolWriterLimits(otlp_max_calls=0), MIB),
     ],
 )

@@ -101,7 +101,7 @@ async def test_lines_that_take_many_times_what_was_read_hold_back_other_requests
     for _ in range(100):
         element.scope_logs.add().log_records.add(time_unix_nano=5).body.string_value = "hi"
     body = made.SerializeToString()
-    limits = SpoolWriterLimits(otlp_room_wait_s=0.05)
+    limits = SpoolWriterLimits(request_room_wait_s=0.05)
     options = {"share_bytes": MIB, "spool_bytes": 64 * MIB}
     async with listening(tmp_path, otlp(), limits=limits, **options) as (source, spool_writer):
         head = f"POST /v1/logs HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n"

@@ -10,27 +10,22 @@ text/plain                                  each line is a record
 none of them is kept, and its body is ``{"error": "…"}``.
 """
 
-import asyncio
-from collections.abc import Callable
-from typing import Any, Final, Literal, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 import orjson
 from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.http.server import Request, Response
-from penstock.collector.limits import KIB, LINE_BYTES_MAX, MIB
+from penstock.collector.limits import LINE_BYTES_MAX
 from penstock.collector.sources.line_framing import Line
-from penstock.collector.sources.network.http_receiver import HttpReceiver, Refusal, SenderAuth
-from penstock.collector.sources.network.listener import Listener
-from penstock.collector.sources.network.tls import ServerTls
-from penstock.collector.sources.settings import (
-    REUSE_PORT,
-    LinesSettings,
-    ListeningSettings,
-    TlsSection,
+from penstock.collector.sources.network.http_receiver import Handle, Refusal, content_type
+from penstock.collector.sources.network.http_source import (
+    AuthenticatedSettings,
+    HttpRequestSource,
 )
-from penstock.collector.sources.source import Source, SourceContext
+from penstock.collector.sources.settings import LinesSettings
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter, payload_of_lines
 from penstock.service import HostPort
@@ -38,61 +33,48 @@ from penstock.service import HostPort
 _JSON: Final = {"content-type": "application/json"}
 
 
-class HttpSettings(ListeningSettings, LinesSettings):
+class HttpSettings(AuthenticatedSettings, LinesSettings):
     """Records as JSON, lines of JSON or text, sent by HTTP; acknowledged."""
 
     type: Literal["http"]
     listen: HostPort = "127.0.0.1:8080"
     path: str = Field(default="/", pattern=r"^/[^?#\s]*$", description="of requests; no other")
     service: str = Field(default="http", min_length=1)
-    reuse_port: bool = Field(default=False, description=REUSE_PORT)
-    tls: TlsSection | None = None
-    auth: SenderAuth | None = Field(default=None, description="null: every sender may send")
-    max_message_bytes: int = Field(
-        default=4 * MIB, ge=KIB, le=64 * MIB, description="a body, also after decompression"
-    )
-
-    @property
-    @override
-    def can_be_shared(self) -> bool:
-        return True
-
-    @property
-    @override
-    def max_request_bytes(self) -> int:
-        return self.max_message_bytes
 
 
-class HttpSource(Source):
+class HttpSource(HttpRequestSource):
     """Listens for requests, and answers each when its records are durable."""
 
     settings = HttpSettings
 
-    @classmethod
-    @override
-    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, spool_writer=context.spool_writer())
-
-    def __init__(self, section: HttpSettings, *, spool_writer: SpoolWriter) -> None:
-        self.name = spool_writer.source
+    def __init__(
+        self, section: HttpSettings, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
+    ) -> None:
+        super().__init__(section, resource, spool_writer=spool_writer, auth=section.auth)
         self._section = section
-        self._spool_writer = spool_writer
-        self._receiver = HttpReceiver(
-            self._take,
-            _refused,
-            spool_writer,
-            body_bytes_max=section.max_message_bytes,
-            auth=section.auth,
-        )
-        self._listener = Listener(
-            self.name,
-            self._receiver.serve,
-            max_connections=section.max_connections,
-            note=spool_writer.note,
-            descriptors=spool_writer.share.descriptors,
-        )
 
-    # Decoding.
+    @override
+    def find(self, request: Request) -> Handle:
+        if request.path != self._section.path:
+            raise Refusal(404, f"records are taken at {self._section.path}")
+        if request.method != "POST":
+            raise Refusal(405, "use POST", allow="POST")
+        return self._take
+
+    @override
+    def refuse(self, request: Request, refusal: Refusal) -> Response:
+        return Response(refusal.status, orjson.dumps({"error": refusal.message}), _JSON)
+
+    async def _take(self, request: Request, body: bytes, charge: Charge) -> Response:
+        lines = self._lines(content_type(request), body)
+        if lines:
+            payload = payload_of_lines(
+                [Line(line, 0) for line in lines],
+                service=self._section.service,
+                rules=self._section.line_options(),
+            )
+            await self.receiver.persist(payload, charge)
+        return Response(200, orjson.dumps({"accepted": len(lines)}), _JSON)
 
     def _lines(self, kind: str, body: bytes) -> list[bytes]:
         """The records of a body, one a line.
@@ -106,58 +88,12 @@ class HttpSource(Source):
         try:
             lines = decode(body)
         except ValueError as error:
-            raise self._receiver.malformed(str(error)) from None
+            raise self.receiver.malformed(str(error)) from None
         for index, line in enumerate(lines):
             if len(line) > LINE_BYTES_MAX:
                 text = f"record {index} is above {LINE_BYTES_MAX} bytes"
-                raise self._receiver.malformed(text, 413)
+                raise self.receiver.malformed(text, 413)
         return lines
-
-    # Running.
-
-    @property
-    @override
-    def endpoint(self) -> str | None:
-        return self._listener.endpoint
-
-    @override
-    async def start(self) -> None:
-        section = self._section
-        tls = ServerTls.of(section.tls, self.name, self._spool_writer.note)
-        await self._listener.listen_tcp(
-            section.listen,
-            tls.context if tls else None,
-            key="listen",
-            reuse_port=section.reuse_port,
-        )
-
-    @override
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
-    @override
-    async def stop(self) -> None:
-        await self._listener.close()
-
-    async def _take(self, request: Request, body: bytes, charge: Charge) -> Response:
-        if request.path != self._section.path:
-            raise Refusal(404, f"records are taken at {self._section.path}")
-        if request.method != "POST":
-            raise Refusal(405, "use POST", allow="POST")
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        lines = self._lines(kind, body)
-        if lines:
-            payload = payload_of_lines(
-                [Line(line, 0) for line in lines],
-                service=self._section.service,
-                rules=self._section.line_options(),
-            )
-            await self._receiver.persist(payload, charge)
-        return Response(200, orjson.dumps({"accepted": len(lines)}), _JSON)
-
-
-def _refused(refusal: Refusal) -> Response:
-    return Response(refusal.status, orjson.dumps({"error": refusal.message}), _JSON)
 
 
 def _values(body: bytes) -> list[bytes]:

@@ -7,6 +7,7 @@ docs/collector/sources has a page for each.
 import ipaddress
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import (
@@ -178,7 +179,7 @@ def _listeners(sources: Sequence[SourceSettings]) -> Iterator[Listener]:
             if (address := getattr(source, key, None)) is not None:
                 shares = bool(getattr(source, "reuse_port", False))
                 yield Listener(f"sources.{index}.{key}", address, protocol, shares)
-        if (path := getattr(source, "path", None)) is not None:
+        if isinstance(path := getattr(source, "path", None), Path):  # text: a path of URLs
             yield Listener(f"sources.{index}.path", str(path), "Unix", shares=False)
 
 

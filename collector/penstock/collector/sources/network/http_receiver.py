@@ -15,9 +15,10 @@ import asyncio
 import base64
 import binascii
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
-from typing import Final, Literal
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -86,35 +87,51 @@ class SenderAuth(Section):
             raise ValueError(msg)
         return self
 
-    def allows(self, request: Request) -> bool:
-        """Whether a request shows the secret.
+    def check(self, request: Request) -> None:
+        """Return when a request shows the secret.
 
         Raises:
+            Refusal: It does not.
             OSError: The file cannot be read now.
         """
         expected = self.token_file.read_text().strip()
-        if self.scheme == "basic":
+        if expected and self.scheme == "basic":
             expected = f"{self.username}:{expected}"
-        shown = self._shown(request)
-        return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())
+        if not is_secret(self._shown(request), expected):
+            asks = {} if self.scheme == "header" else {"www_authenticate": self.scheme.capitalize()}
+            raise Refusal(401, "the token is missing or another one", **asks)
 
     def _shown(self, request: Request) -> str:
         if self.header is not None:
             return request.headers.get(self.header.lower(), "")
-        scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != self.scheme:
+        scheme, value = shown_by(request)
+        if scheme != self.scheme:
             return ""
-        if self.scheme == "bearer":
-            return value.strip()
-        try:
-            return base64.b64decode(value, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
+        return value if self.scheme == "bearer" else basic_pair(value)
 
-    @property
-    def challenge(self) -> dict[str, str]:
-        """The header that asks a sender for its secret."""
-        return {} if self.scheme == "header" else {"www-authenticate": self.scheme.capitalize()}
+
+def content_type(request: Request) -> str:
+    """The content type of a request's body, in lower case, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def shown_by(request: Request) -> tuple[str, str]:
+    """The scheme, in lower case, and the value of the header ``Authorization``."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    return scheme.lower(), value.strip()
+
+
+def basic_pair(value: str) -> str:
+    """``name:password`` of the scheme Basic (RFC 7617); empty where it is none."""
+    try:
+        return base64.b64decode(value, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def is_secret(shown: str, expected: str) -> bool:
+    """Whether what a sender shows is the secret; an empty secret is shown by none."""
+    return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())
 
 
 class Refusal(Exception):  # noqa: N818 - an answer, no error of ours
@@ -135,30 +152,55 @@ class Refusal(Exception):  # noqa: N818 - an answer, no error of ours
 
 Handle = Callable[[Request, bytes, Charge], Awaitable[Response]]
 """Answers a request, given its body as it was before compression; raises `Refusal`."""
-Refuse = Callable[[Refusal], Response]
+Route = Callable[[Request], Handle]
+"""Chooses what answers a request, by its head alone; raises `Refusal`."""
+Refuse = Callable[[Request, Refusal], Response]
 """Writes a refusal in the form of the protocol."""
+
+
+class Authenticator(Protocol):
+    """What senders must show.
+
+    Attributes:
+        token_file: The file with the secret.
+    """
+
+    @property
+    def token_file(self) -> Path: ...
+
+    def check(self, request: Request) -> None:
+        """Return when a request shows the secret.
+
+        Raises:
+            Refusal: It does not.
+            OSError: The file cannot be read now.
+        """
+        ...
 
 
 class HttpReceiver:
     """Serves the connections of one source.
 
     Args:
-        handle: Takes one request.
+        route: Finds what answers a request.
         refuse: Writes what is refused.
         body_bytes_max: Bound of a request's body, before and after decompression.
         auth: What senders must show; None: nothing.
+        open_requests: Method and path of requests that need to show nothing.
     """
 
     def __init__(
         self,
-        handle: Handle,
+        route: Route,
         refuse: Refuse,
         spool_writer: SpoolWriter,
         *,
         body_bytes_max: int,
-        auth: SenderAuth | None,
+        auth: Authenticator | None = None,
+        open_requests: Container[tuple[str, str]] = (),
     ) -> None:
-        self._handle = handle
+        self._route = route
+        self._open_requests = open_requests
         self._refuse = refuse
         self._spool_writer = spool_writer
         self._body_bytes_max = body_bytes_max
@@ -175,7 +217,7 @@ class HttpReceiver:
         """Serve one connection until it ends."""
         try:
             account = partial(Charge, self._spool_writer.share)
-            await serve_http(reader, writer, self._answer, self._limits, account)
+            await serve_http(reader, writer, self.answer, self._limits, account)
         except MalformedRequestError as error:
             self._spool_writer.note("protocol_errors")
             self._spool_writer.log.warning("protocol_error", error=str(error))
@@ -192,43 +234,45 @@ class HttpReceiver:
             self._spool_writer.note("refused_spool_full", payload.count)
             if error.for_ever:
                 raise Refusal(413, "larger than the spool: send less at once") from None
-            raise self._come_again(503, "the spool is full") from None
+            raise self.come_again(503, "the spool is full") from None
         except SpoolFailedError:
             self._spool_writer.note("refused_spool_failed", payload.count)
-            raise self._come_again(503, "the spool cannot write") from None
+            raise self.come_again(503, "the spool cannot write") from None
 
     def malformed(self, message: str, status: int = 400) -> Refusal:
         """Count a request that no sender should send again, and return its refusal."""
         self._spool_writer.note("requests_malformed" if status != 413 else "requests_too_large")
         return Refusal(status, message)
 
-    async def _answer(self, request: Request, charge: Charge) -> Response:
+    async def answer(self, request: Request, charge: Charge) -> Response:
+        """Answer one request; `charge` is what its body holds."""
         try:
             self._check_sender(request)
-            return await self._handle(request, self._body(request, charge), charge)
+            handle = self._route(request)
+            return await handle(request, self._body(request, charge), charge)
         except Refusal as refusal:
-            response = self._refuse(refusal)
+            response = self._refuse(request, refusal)
             return Response(response.status, response.body, {**response.headers, **refusal.headers})
 
     def _check_sender(self, request: Request) -> None:
-        if self._auth is None:
+        if self._auth is None or (request.method, request.path) in self._open_requests:
             return
         try:
-            allowed = self._auth.allows(request)
+            self._auth.check(request)
+        except Refusal:
+            self._spool_writer.note("requests_unauthenticated")
+            raise
         except OSError as error:
             self._spool_writer.log.warning(
                 "token_file_unreadable", path=str(self._auth.token_file), error=error.strerror
             )
-            raise self._come_again(503, "who may send cannot be found out now") from None
-        if not allowed:
-            self._spool_writer.note("requests_unauthenticated")
-            raise Refusal(401, "the token is missing or another one", **self._auth.challenge)
+            raise self.come_again(503, "who may send cannot be found out now") from None
 
     def _body(self, request: Request, charge: Charge) -> bytes:
         if request.body is Unread.TOO_LARGE:
             raise self.malformed(f"the body is above {self._body_bytes_max} bytes", 413)
         if isinstance(request.body, Unread):
-            raise self._come_again(429, request.body.value)
+            raise self.come_again(429, request.body.value)
         coding = request.headers.get("content-encoding", "identity").strip().lower()
         inflate = INFLATE.get(coding)
         if inflate is None:
@@ -241,9 +285,10 @@ class HttpReceiver:
         except UndecodableError as error:
             raise self.malformed(str(error)) from None
         if not charge.take(max(0, len(body) - len(request.body))):
-            raise self._come_again(429, Unread.NO_ROOM.value)
+            raise self.come_again(429, Unread.NO_ROOM.value)
         return body
 
-    def _come_again(self, status: int, message: str) -> Refusal:
+    def come_again(self, status: int, message: str) -> Refusal:
+        """Count a request that is to be sent again, and return its refusal."""
         self._spool_writer.note("requests_deferred")
         return Refusal(status, message, retry_after=str(HTTP_RETRY_AFTER_S))

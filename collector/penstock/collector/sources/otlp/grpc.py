@@ -130,9 +130,9 @@ class OtlpGrpc:
         if self._calls >= limits.otlp_max_calls:
             return self._come_again("too many requests at once")
         self._calls += 1
-        until_s = asyncio.get_running_loop().time() + limits.otlp_room_wait_s
+        until_s = asyncio.get_running_loop().time() + limits.request_room_wait_s
         try:
-            if not await charge.wait(self._max_message_bytes, limits.otlp_room_wait_s):
+            if not await charge.wait(self._max_message_bytes, limits.request_room_wait_s):
                 return self._come_again("too much is being received at once")
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 body = await anext(requests, b"")

@@ -8,8 +8,7 @@ the rest is durable in the spool. No room means `UNAVAILABLE` or 503 with a dela
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -26,6 +25,7 @@ from penstock.collector.decode.otlp.records import Note, map_element
 from penstock.collector.errors import RemoteProtocolError, SpoolFailedError, SpoolFullError
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.sources.network.listener import Listener
+from penstock.collector.sources.network.records import RequestMapper, RequestRecords
 from penstock.collector.sources.network.tls import ServerTls
 from penstock.collector.sources.otlp.grpc import OtlpGrpc
 from penstock.collector.sources.otlp.http import OtlpHttp
@@ -33,58 +33,12 @@ from penstock.collector.sources.otlp.response import Answer, Code, come_again
 from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.memory_budget import Charge
-from penstock.collector.spool.rejection_reasons import meaning
-from penstock.collector.spool.writer import Payload, SpoolWriter
+from penstock.collector.spool.writer import SpoolWriter
 from penstock.specs.errors import RefusedRecordError
-from penstock.specs.validate.validator import check_line
-from penstock.specs.validate.verdict import Accepted
-
-_MAPPED_AT_ONCE: Final = 2
-"""Requests taken apart at once: one may wait for its turn while the other has it."""
-_TURN_RECORDS: Final = 200
-"""Records mapped before other tasks get a turn; a few milliseconds of work."""
-
-
-@dataclass(slots=True)
-class _Taken:
-    """A request's records, one a line; those that `unread` names by index are OTLP's objects."""
-
-    lines: list[bytes] = field(default_factory=list)
-    verdicts: list[Accepted | None] = field(default_factory=list)
-    unread: list[tuple[int, str]] = field(default_factory=list)
-    size: int = 0
-    rejected: int = 0
-    reason: str = ""
-
-    def add(self, found: list[Made]) -> None:
-        """Take lines, with the validator's verdicts where they are known, and what is none."""
-        for made, known in found:
-            line = made if isinstance(made, bytes) else made.encode()
-            self.size += len(line)
-            self.lines.append(line)
-            self.verdicts.append(known or self._validate(made))
-
-    def _validate(self, made: bytes | str) -> Accepted | None:
-        """The verdict on the line that was taken last; None: it is refused, or is none."""
-        if isinstance(made, str):
-            reason = "not_otlp"
-            self.unread.append((len(self.lines) - 1, reason))
-        else:
-            verdict = check_line(made)
-            if isinstance(verdict, Accepted):
-                return verdict
-            code = f"{verdict.reason}: {verdict.detail}".removesuffix(": ")
-            reason = meaning(code) or code
-        self.rejected += 1
-        self.reason = self.reason or reason
-        return None
 
 
 class OtlpSource(Source):
     """Listens for gRPC, HTTP or both.
-
-    What a request is made of on its way to the spool takes many times its bytes, so only some are
-    taken apart at once; of the others only the bytes lie here, and are within the source's share.
 
     Args:
         resource: The resource of requests that bring none.
@@ -104,7 +58,7 @@ class OtlpSource(Source):
         self._section = section
         self._resource = resource
         self._spool_writer = spool_writer
-        self._mapping = asyncio.Semaphore(_MAPPED_AT_ONCE)
+        self._mapper = RequestMapper(spool_writer)
         self._endpoints: dict[str, str] = {}
         self._grpc: OtlpGrpc | None = None
         http = OtlpHttp(
@@ -177,7 +131,7 @@ class OtlpSource(Source):
 
         try:
             lines = self._lines(signal, body, encoding, note)
-            taken = await self._taken(lines, charge, until_s)
+            taken = await self._mapper.map(lines, charge, until_s)
         except (RemoteProtocolError, RefusedRecordError) as error:
             self._spool_writer.note("requests_malformed")
             return _refuse(encoding, Code.INVALID_ARGUMENT, str(error))
@@ -185,10 +139,10 @@ class OtlpSource(Source):
             return self._come_again(
                 encoding, "too much is being received at once", Code.RESOURCE_EXHAUSTED
             )
-        count, records_max = len(taken.lines), self._spool_writer.limits.otlp_records_max
-        if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or count > records_max:
+        count, max_records = len(taken.lines), self._spool_writer.limits.max_request_records
+        if taken.exceeds(max_records):
             self._spool_writer.note("requests_too_large")
-            limit = f"{records_max} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
+            limit = f"{max_records} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes as JSON"
             return _refuse(encoding, Code.RESOURCE_EXHAUSTED, f"more than {limit}: send less")
         refusal = await self._keep(taken, encoding, charge) if count else None
         if refusal is not None:
@@ -197,54 +151,22 @@ class OtlpSource(Source):
             self._spool_writer.note(what, times)
         return _accept(signal, encoding, taken, count)
 
-    async def _keep(self, taken: _Taken, encoding: Encoding, charge: Charge) -> Answer | None:
+    async def _keep(
+        self, taken: RequestRecords, encoding: Encoding, charge: Charge
+    ) -> Answer | None:
         """Make records durable; the answer when that cannot be. Their lines are let go."""
-        meta = {"refused": taken.unread} if taken.unread else {}
-        data, count = b"\n".join(taken.lines), len(taken.lines)
-        taken.lines.clear()
+        payload = taken.payload()
         try:
-            payload = Payload("ndjson", data, count, meta, taken.verdicts)
             await self._spool_writer.persist(payload, wait=False, charge=charge)
         except SpoolFullError as error:
-            self._spool_writer.note("refused_spool_full", count)
+            self._spool_writer.note("refused_spool_full", payload.count)
             if error.for_ever:
                 return _refuse(encoding, Code.RESOURCE_EXHAUSTED, "larger than the spool")
             return self._come_again(encoding, "the spool is full")
         except SpoolFailedError:
-            self._spool_writer.note("refused_spool_failed", count)
+            self._spool_writer.note("refused_spool_failed", payload.count)
             return self._come_again(encoding, "the spool cannot write")
         return None
-
-    async def _taken(
-        self, lines: Iterator[list[Made]], charge: Charge, until_s: float
-    ) -> _Taken | None:
-        """A request's records, which `charge` then holds; None when there was no room in time.
-
-        A resource that many small records share stands in each of their lines, so these may take
-        many times what was read. What they take is held, if need be beyond the bounds, and then no
-        further request is taken apart until enough of it is durable.
-        """
-        now_s = asyncio.get_running_loop().time
-        while await charge.share.settled(max(0.0, until_s - now_s())):
-            if not await self._gets_turn(until_s):
-                return None
-            try:
-                if charge.share.is_within:
-                    taken = await self._map(lines)
-                    charge.grow(taken.size)
-                    return taken
-            finally:
-                self._mapping.release()
-        return None
-
-    async def _gets_turn(self, until_s: float) -> bool:
-        """Take one of the few turns; false after the time."""
-        try:
-            async with asyncio.timeout_at(until_s):
-                await self._mapping.acquire()
-        except TimeoutError:
-            return False
-        return True
 
     def _lines(
         self, signal: Signal, body: bytes, encoding: Encoding, note: Note
@@ -257,18 +179,6 @@ class OtlpSource(Source):
             for made in map_element(element, self._resource, now_ns, note):
                 yield [(made, None)]
 
-    async def _map(self, lines: Iterator[list[Made]]) -> _Taken:
-        taken, turn = _Taken(), _TURN_RECORDS
-        records_max = self._spool_writer.limits.otlp_records_max
-        for found in lines:
-            taken.add(found)
-            if len(taken.lines) >= turn:
-                turn += _TURN_RECORDS
-                await asyncio.sleep(0)
-            if taken.size > UNIT_DECOMPRESSED_BYTES_MAX or len(taken.lines) > records_max:
-                return taken
-        return taken
-
     def _come_again(
         self, encoding: Encoding, message: str, code: Code = Code.UNAVAILABLE
     ) -> Answer:
@@ -280,8 +190,7 @@ def _refuse(encoding: Encoding, code: Code, message: str) -> Answer:
     return Answer(code, encode_status(encoding, code, message), message)
 
 
-def _accept(signal: Signal, encoding: Encoding, taken: _Taken, count: int) -> Answer:
-    message = (
-        f"{taken.rejected} of {count} {signal.members} are in quarantine, the first: {taken.reason}"
-    )
-    return Answer(Code.OK, encode_response(signal, encoding, taken.rejected, message))
+def _accept(signal: Signal, encoding: Encoding, taken: RequestRecords, count: int) -> Answer:
+    rejected, reason = len(taken.rejected), next(iter(taken.rejected.values()), "")
+    message = f"{rejected} of {count} {signal.members} are in quarantine, the first: {reason}"
+    return Answer(Code.OK, encode_response(signal, encoding, rejected, message))

@@ -1,0 +1,171 @@
+"""What sources that take HTTP requests share: their settings, their life, records made durable."""
+
+import asyncio
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from typing import Any, Self
+
+from pydantic import Field
+from typing_extensions import override
+
+from penstock.base.http.server import Request, Response
+from penstock.collector.errors import RemoteProtocolError
+from penstock.collector.limits import KIB, MIB, UNIT_DECOMPRESSED_BYTES_MAX
+from penstock.collector.sources.network.http_receiver import (
+    Authenticator,
+    Handle,
+    HttpReceiver,
+    Refusal,
+    SenderAuth,
+)
+from penstock.collector.sources.network.listener import Listener
+from penstock.collector.sources.network.records import RequestMapper, RequestRecords
+from penstock.collector.sources.network.tls import ServerTls
+from penstock.collector.sources.settings import REUSE_PORT, ListeningSettings, TlsSection
+from penstock.collector.sources.source import Source, SourceContext
+from penstock.collector.spool.memory_budget import Charge
+from penstock.collector.spool.writer import SpoolWriter
+from penstock.service import HostPort
+
+
+class HttpListenSettings(ListeningSettings):
+    """Settings of every source that takes HTTP requests."""
+
+    listen: HostPort
+    reuse_port: bool = Field(default=False, description=REUSE_PORT)
+    tls: TlsSection | None = None
+    max_message_bytes: int = Field(
+        default=4 * MIB, ge=KIB, le=64 * MIB, description="a body, also after decompression"
+    )
+
+    @property
+    @override
+    def can_be_shared(self) -> bool:
+        return True
+
+    @property
+    @override
+    def max_request_bytes(self) -> int:
+        return self.max_message_bytes
+
+
+class AuthenticatedSettings(HttpListenSettings):
+    """Settings of those whose senders may have to show a token."""
+
+    auth: SenderAuth | None = Field(default=None, description="null: every sender may send")
+
+
+class HttpRequestSource(Source):
+    """Listens for HTTP requests; a subclass says what answers which, and how refusals are written.
+
+    Args:
+        resource: The collector's, of records that bring none.
+        auth: What senders must show; None: nothing.
+        open_requests: Method and path of requests that need to show nothing.
+    """
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: SourceContext) -> Self:
+        return cls(settings, context.resource, spool_writer=context.spool_writer())
+
+    def __init__(
+        self,
+        section: HttpListenSettings,
+        resource: Mapping[str, Any],
+        *,
+        spool_writer: SpoolWriter,
+        auth: Authenticator | None = None,
+        open_requests: Container[tuple[str, str]] = (),
+    ) -> None:
+        self.name = spool_writer.source
+        self.resource = resource
+        self.spool_writer = spool_writer
+        self.receiver = HttpReceiver(
+            self.find,
+            self.refuse,
+            spool_writer,
+            body_bytes_max=section.max_message_bytes,
+            auth=auth,
+            open_requests=open_requests,
+        )
+        self._listen = section
+        self._mapper = RequestMapper(spool_writer)
+        self._listener = Listener(
+            self.name,
+            self.receiver.serve,
+            max_connections=section.max_connections,
+            note=spool_writer.note,
+            descriptors=spool_writer.share.descriptors,
+        )
+
+    @abstractmethod
+    def find(self, request: Request) -> Handle:
+        """Choose what answers a request, by its head alone.
+
+        Raises:
+            Refusal: Nothing does.
+        """
+
+    @abstractmethod
+    def refuse(self, request: Request, refusal: Refusal) -> Response:
+        """Write a refusal in the form of the protocol."""
+
+    def unreadable(self, error: RemoteProtocolError) -> Refusal:
+        """The refusal of a request whose body is not what it should be, which is counted."""
+        return self.receiver.malformed(str(error))
+
+    async def keep(
+        self, lines: Iterator[bytes], charge: Charge, notes: Counter[str]
+    ) -> RequestRecords:
+        """Return once a request's records are durable.
+
+        Args:
+            lines: Makes the records when it is the request's turn.
+            charge: What the request holds.
+            notes: What `lines` does not understand, which is counted with the records.
+
+        Raises:
+            Refusal: They are not, and nothing of them is kept.
+        """
+        limits = self.spool_writer.limits
+        until_s = asyncio.get_running_loop().time() + limits.request_room_wait_s
+        try:
+            records = await self._mapper.map(([(one, None)] for one in lines), charge, until_s)
+        except RemoteProtocolError as error:
+            raise self.unreadable(error) from None
+        if records is None:
+            raise self.receiver.come_again(429, "too much is being received at once")
+        if records.exceeds(limits.max_request_records):
+            most = f"{limits.max_request_records} records or {UNIT_DECOMPRESSED_BYTES_MAX} bytes"
+            raise self.receiver.malformed(f"more than {most}: send less at once", 413)
+        if records.lines:
+            await self.receiver.persist(records.payload(), charge)
+        for what, times in notes.items():  # what is refused comes again
+            self.spool_writer.note(what, times)
+        return records
+
+    @property
+    @override
+    def endpoint(self) -> str | None:
+        return self._listener.endpoint
+
+    @override
+    async def start(self) -> None:
+        section = self._listen
+        tls = ServerTls.of(section.tls, self.name, self.spool_writer.note)
+        await self._listener.listen_tcp(
+            section.listen,
+            tls.context if tls else None,
+            key="listen",
+            reuse_port=section.reuse_port,
+        )
+
+    @override
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    @override
+    async def stop(self) -> None:
+        await self._listener.close()
