@@ -8,9 +8,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,36 +38,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from tests.support.certificates import Authority
-from tests.support.collector import Collector, bodies
-from tests.support.logd import Logd
+from tests.support.collecting import collecting, endpoint, records
+from tests.support.collector import bodies
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
-
-STREAMS = [
-    {"name": kind, "subject": f"telemetry.{kind}.>"} for kind in ("logs", "traces", "metrics")
-]
-
-
-@contextmanager
-def collecting(
-    directory: Path, nats_url: str, *sources: dict[str, Any]
-) -> Iterator[tuple[Logd, Collector]]:
-    with (
-        Logd(directory / "logd", nats_url, STREAMS) as logd,
-        Collector(directory / "collector", nats_url, list(sources)) as collector,
-    ):
-        yield logd, collector
-        wait_until(collector.is_idle)
-
-
-def records(logd: Logd, stream: str) -> list[dict[str, Any]]:
-    return [json.loads(value or b"") for value in logd.values(stream)]
-
-
-def endpoint(collector: Collector, name: str) -> str:
-    found: str = json.loads((collector.data_dir / "endpoints.json").read_text())[name]
-    return found
 
 
 def break_handshakes(address: str, count: int) -> None:

@@ -161,6 +161,7 @@ SOURCES: Final = Registry(
         "journald": "penstock.collector.sources.journald:JournaldSource",
         "otlp": "penstock.collector.sources.otlp.source:OtlpSource",
         "prometheus": "penstock.collector.sources.prometheus:PrometheusSource",
+        "splunk_hec": "penstock.collector.sources.senders.splunk_hec:SplunkHecSource",
         "statsd": "penstock.collector.sources.statsd.source:StatsdSource",
         "stdin": "penstock.collector.sources.stdin:StdinSource",
         "syslog": "penstock.collector.sources.syslog.source:SyslogSource",

@@ -8,10 +8,10 @@ import gzip
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import orjson
@@ -28,6 +28,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
+from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.decode.senders.splunk_hec import HecSettings, event_lines, raw_lines
 from penstock.collector.decode.units import decode_records
 from penstock.collector.decompression import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
@@ -69,6 +71,16 @@ def unit_of(kind: str) -> Decode:
     def decode(data: bytes) -> None:
         decoded = decode_records(Unit("s", kind, data, 1, 99, META), {"service.name": "s"})
         for line in decoded.lines:
+            check_line(line)
+
+    return decode
+
+
+def posted(read: Callable[[bytes, RecordMaker], Iterable[bytes]]) -> Decode:
+    """A request of another product's sender, and what comes of it given to the validator."""
+
+    def decode(data: bytes) -> None:
+        for line in read(data, RecordMaker({"service.name": "s"}, 99)):
             check_line(line)
 
     return decode
@@ -201,6 +213,13 @@ QUARANTINED = [
 ] + [frame_body("", b"", {"replays": number}) for number in (b"7", b"x")]  # fmt: skip
 EMPTY = [frame_body("s", None, {}), frame_body("s", None, {"format": b"lines", "count": b"1"})]
 
+HEC: Final = HecSettings("from_source", {"source": "s", "host": "h"})
+HEC_EVENTS: Final = [
+    b'{"event":"a","time":1764268800.5,"host":"h","fields":{"k":["v"]}} {"event":{"msg":"m"}}',
+    b'{"event":"metric","fields":{"metric_name:m":1e9,"metric_name":"n","_value":"5"}}',
+    b'{"event":{"line":"a","source":"stdout","tag":"t","attrs":{"a":"b"}},"time":"1764268800.1"}',
+]
+
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
     "forward message": (FORWARD, decode_message),
@@ -226,6 +245,9 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "otlp logs": (OTLP, otlp(0, Encoding.PROTOBUF)),
     "otlp traces": (OTLP, otlp(1, Encoding.PROTOBUF)),
     "otlp metrics": (OTLP, otlp(2, Encoding.PROTOBUF)),
+    "splunk events": (HEC_EVENTS, posted(lambda data, made: event_lines(data, HEC, made))),
+    "splunk lines": ([b'a\n{"level":1}\r\n'],
+                     posted(lambda data, made: raw_lines(data, HEC, made, str(data[:9])))),
     "http request": (REQUESTS, http_request),
     "http reply": (REPLIES, http_reply),
     "spool": ([*SPOOLED, *EMPTY], unit_of_spool),

@@ -15,11 +15,12 @@ import asyncio
 import base64
 import binascii
 import hmac
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
+import orjson
 from pydantic import Field, model_validator
 
 from penstock.base.http.server import (
@@ -38,7 +39,12 @@ from penstock.collector.decompression import (
     unsnappy,
     unzstd,
 )
-from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
+from penstock.collector.errors import (
+    RemoteProtocolError,
+    SpoolFailedError,
+    SpoolFullError,
+    UndecodableError,
+)
 from penstock.collector.limits import (
     HTTP_HEAD_BYTES_MAX,
     HTTP_LINGER_S,
@@ -158,6 +164,33 @@ Refuse = Callable[[Request, Refusal], Response]
 """Writes a refusal in the form of the protocol."""
 
 
+class Routes:
+    """Chooses what answers a request by its path and method; a slash may end the path."""
+
+    def __init__(self, table: Mapping[str, Mapping[str, Handle]]) -> None:
+        self._table = table
+
+    def __call__(self, request: Request) -> Handle:
+        """Choose.
+
+        Raises:
+            Refusal: Nothing answers it.
+        """
+        methods = self._table.get(request.path.rstrip("/") or "/")
+        if methods is None:
+            raise Refusal(404, f"there is {', '.join(self._table)}")
+        handle = methods.get("GET" if request.method == "HEAD" else request.method)
+        if handle is None:
+            raise Refusal(405, f"use {' or '.join(methods)}", allow=", ".join(methods))
+        return handle
+
+
+def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """A value as an answer in JSON."""
+    kind = {"content-type": "application/json; charset=utf-8"}
+    return Response(status, orjson.dumps(value), {**kind, **(headers or {})})
+
+
 class Authenticator(Protocol):
     """What senders must show.
 
@@ -251,8 +284,13 @@ class HttpReceiver:
             handle = self._route(request)
             return await handle(request, self._body(request, charge), charge)
         except Refusal as refusal:
-            response = self._refuse(request, refusal)
-            return Response(response.status, response.body, {**response.headers, **refusal.headers})
+            return self._write(request, refusal)
+        except RemoteProtocolError as error:  # of the query, or of what is no record
+            return self._write(request, self.malformed(str(error)))
+
+    def _write(self, request: Request, refusal: Refusal) -> Response:
+        response = self._refuse(request, refusal)
+        return Response(response.status, response.body, {**response.headers, **refusal.headers})
 
     def _check_sender(self, request: Request) -> None:
         if self._auth is None or (request.method, request.path) in self._open_requests:

@@ -1,0 +1,203 @@
+"""The records of one request, with what all of them share."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+import orjson
+
+from penstock.collector.decode.attributes import clean_text, flatten
+from penstock.collector.decode.lines import LineContext, decode_line, log_record
+from penstock.collector.decode.metrics import metric_line
+from penstock.collector.decode.timestamps import epoch_text_ns, epoch_time_ns
+from penstock.collector.errors import RemoteProtocolError
+from penstock.collector.limits import LINE_BYTES_MAX, SERVICE_CHARACTERS_MAX
+from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
+
+Json = dict[str, Any]
+_CACHED_MAX: Final = 1000
+"""Resources that are cached; a request of more services or hosts makes them again."""
+_ADDED_MAX: Final = ATTRIBUTES_MAX // 2
+"""Attributes that stand beside an event; the event itself has room for as many."""
+
+
+class RecordMaker:
+    """Makes the records of one request.
+
+    Args:
+        resource: The collector's defaults.
+        now_ns: When the request was received.
+
+    Attributes:
+        notes: What was not understood or has no place, by reason; the records are kept.
+    """
+
+    def __init__(self, resource: Mapping[str, Any], now_ns: int) -> None:
+        self.now_ns = now_ns
+        self.notes: Counter[str] = Counter()
+        self._resource = resource
+        self._resources: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def resource_of(self, service: str, host: str = "") -> Mapping[str, Any]:
+        """The resource of a service's records, on the host that sent them if one is named."""
+        key = service, host
+        found = self._resources.get(key)
+        if found is None:
+            if len(self._resources) >= _CACHED_MAX:
+                self._resources.clear()
+            found = {**self._resource, "service.name": bounded(service) or "unknown_service"}
+            if host:
+                found["host.name"] = bounded(host)
+            self._resources[key] = found
+        return found
+
+    def event(
+        self,
+        fields: Json,
+        resource: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        time_ns: int | None = None,
+    ) -> bytes:
+        """The log record of a structured event; `fields` is used up.
+
+        Args:
+            fields: The event's keys and values.
+            resource: Who emitted it.
+            attributes: What the protocol says of the event; they win over its own fields.
+            time_ns: When it happened, where the protocol says so; else a field of the event may.
+        """
+        record = log_record(
+            fields,
+            self._flat(attributes),
+            resource,
+            self.now_ns,
+            time_ns=time_ns,
+            notes=self.notes,
+        )
+        return orjson.dumps(record)
+
+    def text(
+        self,
+        text: str | bytes,
+        resource: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        time_ns: int | None = None,
+    ) -> bytes:
+        """The log record of a line, as of the lines of other sources; cut above their length.
+
+        Args:
+            text: The line.
+            resource: Who emitted it.
+            attributes: What the protocol says of the line.
+            time_ns: When it was written, where the protocol says so; a time in it is better.
+        """
+        line = clean_text(text).encode() if isinstance(text, str) else text
+        is_cut = len(line) > LINE_BYTES_MAX
+        if is_cut:
+            self.notes["records_truncated"] += 1
+            line = line[:LINE_BYTES_MAX].decode("utf-8", "ignore").encode()
+        context = LineContext(resource, self._flat(attributes))
+        made, _ = decode_line(
+            line,
+            context,
+            self.now_ns,
+            truncated=is_cut,
+            written_ns=time_ns,
+            notes=self.notes,
+        )
+        return made
+
+    def value(
+        self,
+        value: Any,
+        resource: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        time_ns: int | None = None,
+    ) -> bytes:
+        """The log record of any JSON value: an event, a line, or the JSON text of another."""
+        if isinstance(value, dict):
+            return self.event(dict(value), resource, attributes, time_ns)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return self.text(text, resource, attributes, time_ns)
+
+    def point(
+        self,
+        name: str,
+        resource: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        typed: Mapping[str, Any],
+        *,
+        time_ns: int | None,
+        unit: str = "",
+    ) -> bytes:
+        """The record of a metric's point; see `metric_line`."""
+        return metric_line(
+            clean_text(name),
+            clean_text(unit),
+            attributes,
+            typed,
+            time_ns=self.now_ns if time_ns is None else time_ns,
+            observed_ns=self.now_ns,
+            resource=resource,
+        )
+
+    def time_of(self, value: Any) -> int | None:
+        """A number since 1970, perhaps in text, by its magnitude; None is counted unless absent."""
+        if value is None:
+            return None
+        found = None
+        if isinstance(value, str):
+            found = epoch_text_ns(value.strip())
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            found = epoch_time_ns(value)
+        if found is None:
+            self.notes["timestamps_unreadable"] += 1
+        return found
+
+    def _flat(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        flat, left_out = flatten(attributes, count_max=_ADDED_MAX)
+        if left_out:
+            self.notes["attributes_dropped"] += left_out
+        return flat
+
+
+def bounded(text: str) -> str:
+    """A name as a resource may have it: encodable, and no longer than allowed."""
+    return clean_text(text)[:SERVICE_CHARACTERS_MAX]
+
+
+def text_or_empty(value: Any) -> str:
+    """A value that should be text: as it is, a number as its digits, anything else as none."""
+    if isinstance(value, str):
+        return value[:STRING_CHARACTERS_MAX]
+    return str(value) if isinstance(value, (int, float)) else ""
+
+
+def read_json(body: bytes) -> Any:
+    """The JSON value that a body is.
+
+    Raises:
+        RemoteProtocolError: It is none.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"not JSON: {error}") from None
+
+
+def query_of(query: str) -> dict[str, str]:
+    """The parameters of a URL's query; of one that is repeated the last.
+
+    Raises:
+        RemoteProtocolError: There are more than anybody sends.
+    """
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=_PARAMETERS_MAX))
+    except ValueError as error:
+        raise RemoteProtocolError(f"the query: {error}") from None
+
+
+_PARAMETERS_MAX: Final = 64

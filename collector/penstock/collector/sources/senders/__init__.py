@@ -1,0 +1,1 @@
+"""Sources for the senders of other products, over HTTP: one module for each protocol."""
