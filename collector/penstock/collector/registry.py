@@ -159,6 +159,7 @@ SOURCES: Final = Registry(
         "host_metrics": "penstock.collector.sources.host_metrics:HostMetricsSource",
         "http": "penstock.collector.sources.http:HttpSource",
         "journald": "penstock.collector.sources.journald:JournaldSource",
+        "loki": "penstock.collector.sources.senders.loki:LokiSource",
         "otlp": "penstock.collector.sources.otlp.source:OtlpSource",
         "prometheus": "penstock.collector.sources.prometheus:PrometheusSource",
         "splunk_hec": "penstock.collector.sources.senders.splunk_hec:SplunkHecSource",

@@ -28,6 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
+from penstock.collector.decode.senders.loki import PUSH, json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.splunk_hec import HecSettings, event_lines, raw_lines
 from penstock.collector.decode.units import decode_records
@@ -220,6 +221,23 @@ HEC_EVENTS: Final = [
     b'{"event":{"line":"a","source":"stdout","tag":"t","attrs":{"a":"b"}},"time":"1764268800.1"}',
 ]
 
+
+def loki_push() -> bytes:
+    request = PUSH()
+    entry = request.streams.add(labels='{app="s\\x41", b="c"}').entries.add(
+        line=b'{"level":"info"}'
+    )
+    entry.timestamp.seconds, entry.timestamp.nanos = 1764268800, 5
+    entry.structured_metadata.add(name="trace_id", value="ab" * 16)
+    packed: bytes = request.SerializeToString()
+    return packed
+
+
+LOKI_JSON: Final = orjson.dumps(
+    {"streams": [{"stream": {"app": "a", "level": "warn"},
+                  "values": [["1764268800000000000", "l"], ["5", "{}", {"trace_id": "ab" * 16}]]}]}
+)  # fmt: skip
+
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
     "forward message": (FORWARD, decode_message),
@@ -248,6 +266,10 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "splunk events": (HEC_EVENTS, posted(lambda data, made: event_lines(data, HEC, made))),
     "splunk lines": ([b'a\n{"level":1}\r\n'],
                      posted(lambda data, made: raw_lines(data, HEC, made, str(data[:9])))),
+    "loki json": ([LOKI_JSON],
+                  posted(lambda data, made: json_lines(data, ["app"], "d", {"t": "u"}, made))),
+    "loki protobuf": ([loki_push()],
+                      posted(lambda data, made: protobuf_lines(data, ["app"], "d", {}, made))),
     "http request": (REQUESTS, http_request),
     "http reply": (REPLIES, http_reply),
     "spool": ([*SPOOLED, *EMPTY], unit_of_spool),

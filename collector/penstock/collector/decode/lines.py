@@ -150,7 +150,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
         attributes["log.iostream"] = stream
     if continued:
         attributes["log.record.continued"] = True
-    fields, repaired = (None, False) if truncated or continued else _structured(line, rules)
+    fields, repaired = (None, False) if truncated or continued else structured_fields(line, rules)
     if repaired:
         found["lines_repaired"] = 1
     if fields is not None:
@@ -208,7 +208,7 @@ class PlainLines:
         It does when it is longer, not UTF-8, or not plain in another way; `decode_line` reads all.
         """
         if line[:1] in _MAY_BEGIN_JSON:
-            fields, repaired = _structured(line, self._context.rules)
+            fields, repaired = structured_fields(line, self._context.rules)
             if repaired or line.startswith(BYTE_ORDER_MARK):
                 return None
             if fields is not None:
@@ -325,7 +325,7 @@ def text_of(raw: bytes, attributes: dict[str, Any]) -> str:
         return raw.decode("utf-8", "replace")
 
 
-def _structured(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | None, bool]:
+def structured_fields(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | None, bool]:
     """The fields of a line as a structured logger writes it, and whether strict readers refuse it.
 
     None for any other line.
@@ -341,7 +341,7 @@ def _structured(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | None, b
 
 def is_structured(line: bytes, rules: LineRules) -> bool:
     """Whether a line is as a structured logger writes it."""
-    return _structured(line, rules)[0] is not None
+    return structured_fields(line, rules)[0] is not None
 
 
 def _take_time(fields: dict[str, Any], keys: tuple[str, ...], now_ns: int) -> int | None:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -10,8 +11,17 @@ import msgspec
 import orjson
 
 from penstock.collector.decode.attributes import clean_text, flatten
-from penstock.collector.decode.lines import LineContext, decode_line, log_record
+from penstock.collector.decode.line_rules import NO_RULES
+from penstock.collector.decode.lines import (
+    BYTE_ORDER_MARK,
+    log_record,
+    structured_fields,
+    text_of,
+)
+from penstock.collector.decode.loggers import Trace, roles_of, take_trace
 from penstock.collector.decode.metrics import metric_line
+from penstock.collector.decode.severity import INFO, severity
+from penstock.collector.decode.shapes import log_fields
 from penstock.collector.decode.timestamps import epoch_text_ns, epoch_time_ns
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import LINE_BYTES_MAX, SERVICE_CHARACTERS_MAX
@@ -22,6 +32,21 @@ _CACHED_MAX: Final = 1000
 """Resources that are cached; a request of more services or hosts makes them again."""
 _ADDED_MAX: Final = ATTRIBUTES_MAX // 2
 """Attributes that stand beside an event; the event itself has room for as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a protocol says of an event beside it.
+
+    Attributes:
+        attributes: They win over the event's own fields.
+        time_ns: When it happened; None: the event or the time of receiving says it.
+        level: The name of its level; empty: the event says it.
+    """
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    time_ns: int | None = None
+    level: str = ""
 
 
 class RecordMaker:
@@ -58,70 +83,68 @@ class RecordMaker:
         self,
         fields: Json,
         resource: Mapping[str, Any],
-        attributes: Mapping[str, Any],
-        time_ns: int | None = None,
+        about: About,
+        *,
+        is_line: bool = False,
     ) -> bytes:
         """The log record of a structured event; `fields` is used up.
 
         Args:
             fields: The event's keys and values.
             resource: Who emitted it.
-            attributes: What the protocol says of the event; they win over its own fields.
-            time_ns: When it happened, where the protocol says so; else a field of the event may.
+            about: What the protocol says of it. A level in the event is better.
+            is_line: A time in the event is better, too, as its sender only saw the line.
         """
+        attributes, trace = self._beside(about)
+        if about.level and not roles_of(fields).levels:
+            fields["level"] = about.level
         record = log_record(
             fields,
-            self._flat(attributes),
+            attributes,
             resource,
             self.now_ns,
-            time_ns=time_ns,
+            time_ns=None if is_line else about.time_ns,
+            written_ns=about.time_ns,
             notes=self.notes,
         )
+        if trace is not None and "trace_id" not in record:
+            record |= trace.fields()
         return orjson.dumps(record)
 
-    def text(
-        self,
-        text: str | bytes,
-        resource: Mapping[str, Any],
-        attributes: Mapping[str, Any],
-        time_ns: int | None = None,
-    ) -> bytes:
-        """The log record of a line, as of the lines of other sources; cut above their length.
-
-        Args:
-            text: The line.
-            resource: Who emitted it.
-            attributes: What the protocol says of the line.
-            time_ns: When it was written, where the protocol says so; a time in it is better.
-        """
+    def text(self, text: str | bytes, resource: Mapping[str, Any], about: About) -> bytes:
+        """The log record of a line, as of the lines of other sources; cut above their length."""
         line = clean_text(text).encode() if isinstance(text, str) else text
         is_cut = len(line) > LINE_BYTES_MAX
+        fields, is_repaired = (None, False) if is_cut else structured_fields(line, NO_RULES)
+        if is_repaired:
+            self.notes["lines_repaired"] += 1
+        if fields is not None:
+            return self.event(fields, resource, about, is_line=True)
+        attributes, trace = self._beside(about)
         if is_cut:
             self.notes["records_truncated"] += 1
             line = line[:LINE_BYTES_MAX].decode("utf-8", "ignore").encode()
-        context = LineContext(resource, self._flat(attributes))
-        made, _ = decode_line(
-            line,
-            context,
-            self.now_ns,
-            truncated=is_cut,
-            written_ns=time_ns,
-            notes=self.notes,
+            attributes["log.record.truncated"] = True
+        level = severity(about.level)
+        if about.level and level is None:
+            self.notes["levels_unknown"] += 1
+        record = log_fields(
+            level=level or INFO,
+            time_ns=self.now_ns if about.time_ns is None else about.time_ns,
+            now_ns=self.now_ns,
+            body=text_of(line.removeprefix(BYTE_ORDER_MARK), attributes),
+            trace=trace,
+            resource=resource,
+            attributes=attributes,
         )
-        return made
+        return orjson.dumps(record)
 
-    def value(
-        self,
-        value: Any,
-        resource: Mapping[str, Any],
-        attributes: Mapping[str, Any],
-        time_ns: int | None = None,
-    ) -> bytes:
+    def value(self, value: Any, resource: Mapping[str, Any], about: About) -> bytes:
         """The log record of any JSON value: an event, a line, or the JSON text of another."""
         if isinstance(value, dict):
-            return self.event(dict(value), resource, attributes, time_ns)
+            return self.event(dict(value), resource, about)
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        return self.text(text, resource, attributes, time_ns)
+        return self.text(text, resource, about)
 
     def point(
         self,
@@ -157,11 +180,14 @@ class RecordMaker:
             self.notes["timestamps_unreadable"] += 1
         return found
 
-    def _flat(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        flat, left_out = flatten(attributes, count_max=_ADDED_MAX)
+    def _beside(self, about: About) -> tuple[dict[str, Any], Trace | None]:
+        """Attributes beside an event, and the trace that some of them name."""
+        flat, left_out = flatten(about.attributes, count_max=_ADDED_MAX)
         if left_out:
             self.notes["attributes_dropped"] += left_out
-        return flat
+        if not any("race" in key or key == "@tr" for key in flat):
+            return flat, None  # no key that could name a trace
+        return flat, take_trace(flat, roles_of(flat))
 
 
 def bounded(text: str) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from penstock.collector.decode.senders.record_maker import RecordMaker, text_or_empty
+from penstock.collector.decode.senders.record_maker import About, RecordMaker, text_or_empty
 from penstock.collector.errors import RemoteProtocolError
 
 Json = dict[str, Any]
@@ -104,12 +104,12 @@ def raw_lines(
         HecFormatError: There is none.
     """
     resource, attributes = _about(settings.defaults, settings, records)
-    time_ns, is_empty = records.time_of(time), True
+    about, is_empty = About(attributes, records.time_of(time)), True
     for whole in body.split(b"\n"):
         line = whole.removesuffix(b"\r")
         if line:
             is_empty = False
-            yield records.text(line, resource, attributes, time_ns)
+            yield records.text(line, resource, about)
     if is_empty:
         raise HecFormatError(HecCode.NO_DATA, "the body is empty")
 
@@ -187,7 +187,7 @@ def _record(
         names = {"source": "log.iostream", "tag": "docker.tag"}
         attributes |= {to: value[key] for key, to in names.items() if key in value}
         value = value["line"]
-    return records.value(value, resource, attributes, records.time_of(time))
+    return records.value(value, resource, About(attributes, records.time_of(time)))
 
 
 def _points(

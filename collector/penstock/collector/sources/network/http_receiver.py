@@ -121,6 +121,11 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+def coding_of(request: Request) -> str:
+    """The content encoding of a request's body."""
+    return request.headers.get("content-encoding", "identity").strip().lower() or "identity"
+
+
 def shown_by(request: Request) -> tuple[str, str]:
     """The scheme, in lower case, and the value of the header ``Authorization``."""
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
@@ -311,18 +316,25 @@ class HttpReceiver:
             raise self.malformed(f"the body is above {self._body_bytes_max} bytes", 413)
         if isinstance(request.body, Unread):
             raise self.come_again(429, request.body.value)
-        coding = request.headers.get("content-encoding", "identity").strip().lower()
+        return self.inflate(coding_of(request), request.body, charge)
+
+    def inflate(self, coding: str, packed: bytes, charge: Charge) -> bytes:
+        """Bytes as they were before a content encoding; `charge` holds what they become.
+
+        Raises:
+            Refusal: They are not so encoded, or become too much.
+        """
         inflate = INFLATE.get(coding)
         if inflate is None:
             text = f"content-encoding {coding!r} is none of {CODINGS}, identity"
             raise Refusal(415, text, accept_encoding=CODINGS)
         try:
-            body = inflate(request.body, self._body_bytes_max)
+            body = inflate(packed, self._body_bytes_max)
         except ExpandsTooFarError as error:
             raise self.malformed(str(error), 413) from None
         except UndecodableError as error:
             raise self.malformed(str(error)) from None
-        if not charge.take(max(0, len(body) - len(request.body))):
+        if not charge.take(max(0, len(body) - len(packed))):
             raise self.come_again(429, Unread.NO_ROOM.value)
         return body
 
