@@ -28,6 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
+from penstock.collector.decode.senders.elasticsearch import bulk_lines
 from penstock.collector.decode.senders.loki import PUSH, json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.splunk_hec import HecSettings, event_lines, raw_lines
@@ -237,6 +238,10 @@ LOKI_JSON: Final = orjson.dumps(
     {"streams": [{"stream": {"app": "a", "level": "warn"},
                   "values": [["1764268800000000000", "l"], ["5", "{}", {"trace_id": "ab" * 16}]]}]}
 )  # fmt: skip
+BULK: Final = (
+    b'{"index":{"_index":"a"}}\n{"log":{"level":"info"},"service":{"name":"s"},"host.name":"h"}\n'
+    b'{"delete":{}}\n{"update":{}}\n{}\n\n{"create":{"_id":5}}\n{"message":"m","a":{"b":[1]}}\n'
+)
 
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
@@ -270,6 +275,8 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
                   posted(lambda data, made: json_lines(data, ["app"], "d", {"t": "u"}, made))),
     "loki protobuf": ([loki_push()],
                       posted(lambda data, made: protobuf_lines(data, ["app"], "d", {}, made))),
+    "elasticsearch": ([BULK],
+        posted(lambda data, made: bulk_lines(data, "", "from_index", made, [], max_items=99))),
     "http request": (REQUESTS, http_request),
     "http reply": (REPLIES, http_reply),
     "spool": ([*SPOOLED, *EMPTY], unit_of_spool),

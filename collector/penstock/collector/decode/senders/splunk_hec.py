@@ -200,7 +200,8 @@ def _points(
 ) -> Iterator[bytes]:
     """The points of an event ``metric``, whose other fields are their dimensions."""
     resource, attributes = _about(about, settings, records)
-    time_ns, measured = records.time_of(time), {}
+    time_ns = records.time_of(time)
+    measured: Json = {}
     for key, value in fields.items():
         if key.startswith(_MEASURED):
             measured[key.removeprefix(_MEASURED)] = value

@@ -106,8 +106,7 @@ class HecAuth(Section):
         else:
             shown = query_of(request.query).get("token", "")
             if not shown:
-                asks = {"www_authenticate": "Splunk"}
-                raise HecRefusal(401, HecCode.TOKEN_REQUIRED, "no token", **asks)
+                raise HecRefusal(401, HecCode.TOKEN_REQUIRED, "no token", www_authenticate="Splunk")
             if not self.query_string:
                 raise HecRefusal(400, HecCode.QUERY_STRING_DISABLED, "set `auth.query_string`")
         if not is_secret(shown, expected):
