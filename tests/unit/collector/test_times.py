@@ -222,3 +222,8 @@ def test_a_line_whose_time_cannot_be_read_ends_as_configured(on_error: str, key:
             found = decode_records(unit, {})
             assert (found.ended, found.count) == (expected, 7)
             assert found.notes == {"timestamps_unreadable": len(ended)}
+
+
+@pytest.mark.parametrize("value", [64_268_800_125, 64_268_800_125.5, "64268800125", 2**63])
+def test_a_number_that_is_no_time_of_a_record_is_none(value: Any) -> None:
+    assert time_of(value, NOW_NS) is None

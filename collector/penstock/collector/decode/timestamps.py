@@ -53,14 +53,17 @@ _SCALES: Final = ((10**8, 10**11, 10**9), (10**11, 10**14, 10**6), (10**14, 10**
 def epoch_time_ns(value: float | Decimal) -> int | None:
     """A number as the time since 1970 in the unit that its magnitude tells; None when it is none.
 
-    What is before 1973-03-03 in seconds is no time but, more likely, a duration or a counter.
+    What is before 1973-03-03 in seconds is no time but, more likely, a duration or a counter; no
+    record can hold what is after 2262-04-11.
     """
     for least, end, unit_ns in _SCALES:
         if least <= value < end:
             if isinstance(value, int):
-                return value * unit_ns
-            exact = value if isinstance(value, Decimal) else Decimal(repr(value))
-            return int(exact * unit_ns)
+                time_ns = value * unit_ns
+            else:
+                exact = value if isinstance(value, Decimal) else Decimal(repr(value))
+                time_ns = int(exact * unit_ns)
+            return time_ns if time_ns <= INT64_MAX else None
     return int(value) if 10**17 <= value <= INT64_MAX else None
 
 
