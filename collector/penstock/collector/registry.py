@@ -153,6 +153,7 @@ SOURCES: Final = Registry(
     "source",
     "penstock.collector.sources",
     {
+        "datadog": "penstock.collector.sources.senders.datadog:DatadogSource",
         "elasticsearch": "penstock.collector.sources.senders.elasticsearch:ElasticsearchSource",
         "exec": "penstock.collector.sources.exec:ExecSource",
         "file": "penstock.collector.sources.files.source:FileSource",

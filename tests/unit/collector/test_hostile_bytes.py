@@ -28,6 +28,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
+from penstock.collector.decode.senders.datadog import (
+    PAYLOAD,
+    json_points,
+    log_lines,
+    protobuf_points,
+    text_lines,
+)
 from penstock.collector.decode.senders.elasticsearch import bulk_lines
 from penstock.collector.decode.senders.loki import PUSH, json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
@@ -243,6 +250,26 @@ BULK: Final = (
     b'{"delete":{}}\n{"update":{}}\n{}\n\n{"create":{"_id":5}}\n{"message":"m","a":{"b":[1]}}\n'
 )
 
+
+def datadog_series() -> bytes:
+    payload = PAYLOAD()
+    one = payload.series.add(metric="m", type=2, interval=10, tags=["a:b", "c"], unit="s")
+    one.points.add(value=2.5, timestamp=1764268800)
+    one.resources.add(type="host", name="h")
+    packed: bytes = payload.SerializeToString()
+    return packed
+
+
+DATADOG_LOGS: Final = orjson.dumps(
+    [{"message": "m", "ddtags": "a:b,c", "hostname": "h", "service": "s", "status": "error",
+      "timestamp": 1764268800125, "a": {"b": [1]}}, {"message": '{"level":"info"}'}]
+)  # fmt: skip
+DATADOG_SERIES: Final = orjson.dumps(
+    {"series": [{"metric": "m", "type": 1, "interval": 10, "tags": ["a:b"], "unit": "s",
+                 "points": [{"timestamp": 1764268800, "value": 1e9}],
+                 "resources": [{"type": "host", "name": "h"}]}]}
+)  # fmt: skip
+
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
     "forward message": (FORWARD, decode_message),
@@ -277,6 +304,12 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
                       posted(lambda data, made: protobuf_lines(data, ["app"], "d", {}, made))),
     "elasticsearch": ([BULK],
         posted(lambda data, made: bulk_lines(data, "", "from_index", made, [], max_items=99))),
+    "datadog logs": ([DATADOG_LOGS], posted(lambda data, made: log_lines(data, {}, "d", made))),
+    "datadog lines": ([b"a\r\n{}"],
+                      posted(lambda data, made: text_lines(data, {"service": "s"}, "d", made))),
+    "datadog series": ([DATADOG_SERIES], posted(lambda data, made: json_points(data, "d", made))),
+    "datadog protobuf": ([datadog_series()],
+                         posted(lambda data, made: protobuf_points(data, "d", made))),
     "http request": (REQUESTS, http_request),
     "http reply": (REPLIES, http_reply),
     "spool": ([*SPOOLED, *EMPTY], unit_of_spool),

@@ -64,6 +64,7 @@ INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "deflate": undeflate,
     "zlib": undeflate,
     "zstd": unzstd,
+    "zstd1": unzstd,
     "snappy": unsnappy,
     "x-snappy-framed": unsnappy,
     "lz4": unlz4,
