@@ -169,6 +169,7 @@ SOURCES: Final = Registry(
         "stdin": "penstock.collector.sources.stdin:StdinSource",
         "syslog": "penstock.collector.sources.syslog.source:SyslogSource",
         "unix": "penstock.collector.sources.unix.source:UnixSource",
+        "zipkin": "penstock.collector.sources.senders.zipkin:ZipkinSource",
     },
     base=SourceSettings,
     needed=("start", "run", "stop"),

@@ -39,6 +39,7 @@ from penstock.collector.decode.senders.elasticsearch import bulk_lines
 from penstock.collector.decode.senders.loki import PUSH, json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.splunk_hec import HecSettings, event_lines, raw_lines
+from penstock.collector.decode.senders.zipkin import span_lines
 from penstock.collector.decode.units import decode_records
 from penstock.collector.decompression import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
@@ -269,6 +270,12 @@ DATADOG_SERIES: Final = orjson.dumps(
                  "points": [{"timestamp": 1764268800, "value": 1e9}],
                  "resources": [{"type": "host", "name": "h"}]}]}
 )  # fmt: skip
+ZIPKIN: Final = orjson.dumps(
+    [{"traceId": "ab" * 16, "id": "cd" * 8, "parentId": "1", "name": "n", "kind": "SERVER",
+      "timestamp": 1764268800123456, "duration": 5, "debug": True, "tags": {"error": "e"},
+      "localEndpoint": {"serviceName": "s", "ipv4": "1.2.3.4", "port": 80},
+      "annotations": [{"timestamp": 1764268800123457, "value": "v"}]}]
+)  # fmt: skip
 
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
@@ -310,6 +317,7 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "datadog series": ([DATADOG_SERIES], posted(lambda data, made: json_points(data, "d", made))),
     "datadog protobuf": ([datadog_series()],
                          posted(lambda data, made: protobuf_points(data, "d", made))),
+    "zipkin": ([ZIPKIN], posted(lambda data, made: span_lines(data, "d", made))),
     "http request": (REQUESTS, http_request),
     "http reply": (REPLIES, http_reply),
     "spool": ([*SPOOLED, *EMPTY], unit_of_spool),
