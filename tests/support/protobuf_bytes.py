@@ -1,9 +1,11 @@
 """Protobuf by hand: what a test says about the wire does not rest on the code under test.
 
-A message is a mapping of field numbers to values: int and bool become varints, str and bytes are
-length-delimited, a list is a repeated field, a mapping of numbers an embedded message.
+A message is a mapping of field numbers to values: int and bool become varints, a float a double,
+str and bytes are length-delimited, a list is a repeated field, a mapping of numbers an embedded
+message.
 """
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +51,8 @@ def entry(name: str | int, value: Any) -> dict[int, Any]:
 def _field(number: int, value: Any) -> bytes:
     if isinstance(value, list):
         return b"".join(_field(number, item) for item in value)
+    if isinstance(value, float):
+        return _varint(number << 3 | 1) + struct.pack("<d", value)
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value & (2**64 - 1))
     if isinstance(value, Mapping):

@@ -164,6 +164,9 @@ SOURCES: Final = Registry(
         "loki": "penstock.collector.sources.senders.loki:LokiSource",
         "otlp": "penstock.collector.sources.otlp.source:OtlpSource",
         "prometheus": "penstock.collector.sources.prometheus:PrometheusSource",
+        "prometheus_remote_write": (
+            "penstock.collector.sources.senders.prometheus_remote_write:PrometheusRemoteWriteSource"
+        ),
         "splunk_hec": "penstock.collector.sources.senders.splunk_hec:SplunkHecSource",
         "statsd": "penstock.collector.sources.statsd.source:StatsdSource",
         "stdin": "penstock.collector.sources.stdin:StdinSource",

@@ -38,6 +38,7 @@ from penstock.collector.decode.senders.datadog import (
 from penstock.collector.decode.senders.elasticsearch import bulk_lines
 from penstock.collector.decode.senders.loki import PUSH, json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.decode.senders.remote_write import WRITE_1, WRITE_2, Written, point_lines
 from penstock.collector.decode.senders.splunk_hec import HecSettings, event_lines, raw_lines
 from penstock.collector.decode.senders.zipkin import span_lines
 from penstock.collector.decode.units import decode_records
@@ -277,6 +278,37 @@ ZIPKIN: Final = orjson.dumps(
       "annotations": [{"timestamp": 1764268800123457, "value": "v"}]}]
 )  # fmt: skip
 
+
+def remote_writes() -> list[bytes]:
+    """A request of each version, with something in every kind of field."""
+    first, second = WRITE_1(), WRITE_2()
+    series = first.timeseries.add()
+    series.labels.add(name="__name__", value="a_total")
+    series.labels.add(name="job", value="j")
+    series.samples.add(value=1.5, timestamp=1764268800123)
+    series.exemplars.add(value=2, timestamp=1764268800123).labels.add(name="k", value="v")
+    first.metadata.add(type=1, metric_family_name="a", unit="s")
+    second.symbols.extend(["", "__name__", "a", "s"])
+    other = second.timeseries.add(labels_refs=[1, 2], created_timestamp=5)
+    other.metadata.type, other.metadata.unit_ref = 3, 3
+    other.exemplars.add(labels_refs=[1, 2], value=2, timestamp=1764268800123)
+    for one in (series, other):
+        native = one.histograms.add(count_int=3, sum=5, schema=3, timestamp=1764268800123)
+        native.positive_spans.add(offset=-1, length=2)
+        native.positive_deltas.extend([1, 1])
+        custom = one.histograms.add(count_float=1, schema=-53, timestamp=1764268800123)
+        custom.custom_values.append(1.5)
+        custom.positive_spans.add(offset=1, length=1)
+        custom.positive_counts.append(1)
+    return [made.SerializeToString() for made in (first, second)]
+
+
+def remote_write(version: int) -> Decode:
+    return posted(lambda data, made: point_lines(data, version, ["job"], "d", made, Written()))
+
+
+REMOTE: Final = remote_writes()
+
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
     "forward message": (FORWARD, decode_message),
@@ -318,6 +350,8 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "datadog protobuf": ([datadog_series()],
                          posted(lambda data, made: protobuf_points(data, "d", made))),
     "zipkin": ([ZIPKIN], posted(lambda data, made: span_lines(data, "d", made))),
+    "remote write 1": (REMOTE, remote_write(1)),
+    "remote write 2": (REMOTE, remote_write(2)),
     "http request": (REQUESTS, http_request),
     "http reply": (REPLIES, http_reply),
     "spool": ([*SPOOLED, *EMPTY], unit_of_spool),

@@ -114,7 +114,7 @@ async def test_what_is_not_understood_is_counted(tmp_path: Path) -> None:
 
 
 async def test_the_labels_that_name_the_service_can_be_chosen(tmp_path: Path) -> None:
-    options = {"service_labels": ["team"], "service": "others"}
+    options: dict[str, Any] = {"service_labels": ["team"], "service": "others"}
     async with serving(tmp_path, "loki", **options) as sender:
         for labels in {"app": "a", "team": "b"}, {"app": "a"}:
             await sender.post(PUSHES, pushed([str(TIME_NS), "a"], **labels), headers=JSON)

@@ -175,7 +175,7 @@ async def acks(sender: HttpSender, channel: str, *ids: int) -> list[bool]:
 async def test_acknowledgements_say_what_is_durable_in_a_bounded_number_of_channels(
     tmp_path: Path,
 ) -> None:
-    options = {"acknowledgement": True, "max_channels": 1}
+    options: dict[str, Any] = {"acknowledgement": True, "max_channels": 1}
     async with serving(tmp_path, "splunk_hec", **options) as sender:
         for number in range(2):
             head = {"x-splunk-request-channel": CHANNEL}

@@ -46,12 +46,13 @@ PAYLOAD: Final = describe(
 )["MetricPayload"]
 _NAMES: Final = ("ddsource", "ddtags", "hostname", "service")
 """What the query may say of every log that does not say it itself."""
-_TYPES: Final = {
+_TYPES: Final[Mapping[Any, str]] = {
     **dict.fromkeys((0, 3, "unspecified", "gauge", None), "gauge"),
     **dict.fromkeys((1, "count"), "count"),
     **dict.fromkeys((2, "rate"), "rate"),
 }
 _SECOND_NS: Final = 1_000_000_000
+_UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 def log_lines(
@@ -193,12 +194,12 @@ def _read_series(one: Any, number: int) -> Series:
             text_or_empty(one.get("source_type_name")),
         )
         texts = [series.metric, *series.tags]
-        is_one = all(isinstance(text, str) for text in texts) and bool(series.metric)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        is_one = False
-    if not is_one:
-        raise RemoteProtocolError(f"series {number} is not in the expected format")
-    return series
+        if all(isinstance(text, str) for text in texts) and series.metric:
+            return series
+    except _UNFIT as error:
+        message = f"series {number} is not in the expected format: {type(error).__name__}: {error}"
+        raise RemoteProtocolError(message[:200]) from None
+    raise RemoteProtocolError(f"series {number} is not in the expected format")
 
 
 def _series(series: Series, service: str, records: RecordMaker) -> Iterator[bytes]:

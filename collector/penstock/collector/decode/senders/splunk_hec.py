@@ -86,7 +86,8 @@ def event_lines(body: bytes, settings: HecSettings, records: RecordMaker) -> Ite
         fields = event.get("fields")
         if fields is not None and not _are_flat(fields):
             raise HecFormatError(HecCode.INDEXED_FIELDS, "`fields` must be flat", number)
-        about = {**settings.defaults, **{key: event[key] for key in _ABOUT if key in event}}
+        about: Json = {key: event[key] for key in _ABOUT if key in event}
+        about = {**settings.defaults, **about}
         if value == "metric" and fields:
             yield from _points(fields, about, event.get("time"), settings, records, number)
         else:

@@ -1,0 +1,462 @@
+"""Prometheus remote write, 1.0 and 2.0, as metric points.
+
+The messages are those of ``prometheus.WriteRequest`` and ``io.prometheus.write.v2.Request``; the
+second has each text once, in `symbols`. A series is a point for each sample:
+
+    counter, `_bucket` and `_count` of histograms and summaries    cumulative sum, monotonic
+    `_sum` of histograms and summaries                              cumulative sum
+    native histogram                                                exponential histogram
+    native histogram with custom buckets                            histogram
+    everything else                                                 gauge
+
+The type is the metadata's, which 2.0 has beside each series and 1.0 perhaps in the same request.
+Without it ``…_total`` and ``…_bucket`` are counters, and all others gauges, which is counted. A sum
+begins when its sender says, else at its sample. The NaN that ends a series is a point without a
+value.
+
+Prometheus's bucket i ends where bucket i - 1 of OpenTelemetry ends: (base**(i-1), base**i].
+"""
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Final
+
+from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.loggers import roles_of, take_trace
+from penstock.collector.decode.senders.protobuf import Field, describe, parse
+from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.errors import RemoteProtocolError
+from penstock.specs.limits import (
+    BUCKETS_MAX,
+    EXEMPLARS_MAX,
+    EXPLICIT_BOUNDS_MAX,
+    INT64_MAX,
+    NAME_CHARACTERS_MAX,
+)
+from penstock.specs.models.metric import NO_RECORDED_VALUE
+from penstock.specs.models.scalars import not_finite_word
+
+Json = dict[str, Any]
+Labels = tuple[tuple[str, str], ...]
+_HISTOGRAM: Final = {
+    "count_int": Field(1, "uint64"),
+    "count_float": Field(2, "double"),
+    "sum": Field(3, "double"),
+    "schema": Field(4, "sint32"),
+    "zero_threshold": Field(5, "double"),
+    "zero_count_int": Field(6, "uint64"),
+    "zero_count_float": Field(7, "double"),
+    "negative_spans": Field(8, "BucketSpan", is_repeated=True),
+    "negative_deltas": Field(9, "sint64", is_repeated=True),
+    "negative_counts": Field(10, "double", is_repeated=True),
+    "positive_spans": Field(11, "BucketSpan", is_repeated=True),
+    "positive_deltas": Field(12, "sint64", is_repeated=True),
+    "positive_counts": Field(13, "double", is_repeated=True),
+    "reset_hint": Field(14, "int32"),
+    "timestamp": Field(15, "int64"),
+    "custom_values": Field(16, "double", is_repeated=True),
+    "start_timestamp": Field(17, "int64"),
+}
+_SPAN: Final = {"offset": Field(1, "sint32"), "length": Field(2, "uint32")}
+_SAMPLE: Final = {
+    "value": Field(1, "double"),
+    "timestamp": Field(2, "int64"),
+    "start_timestamp": Field(3, "int64"),
+}
+WRITE_1: Final = describe(
+    "penstock.remote_write.v1",
+    {
+        "WriteRequest": {
+            "timeseries": Field(1, "TimeSeries", is_repeated=True),
+            "metadata": Field(3, "Metadata", is_repeated=True),
+        },
+        "TimeSeries": {
+            "labels": Field(1, "Label", is_repeated=True),
+            "samples": Field(2, "Sample", is_repeated=True),
+            "exemplars": Field(3, "Exemplar", is_repeated=True),
+            "histograms": Field(4, "Histogram", is_repeated=True),
+        },
+        "Label": {"name": Field(1, "string"), "value": Field(2, "string")},
+        "Exemplar": {
+            "labels": Field(1, "Label", is_repeated=True),
+            "value": Field(2, "double"),
+            "timestamp": Field(3, "int64"),
+        },
+        "Metadata": {
+            "type": Field(1, "int32"),
+            "metric_family_name": Field(2, "string"),
+            "unit": Field(5, "string"),
+        },
+        "Sample": _SAMPLE,
+        "Histogram": _HISTOGRAM,
+        "BucketSpan": _SPAN,
+    },
+)["WriteRequest"]
+WRITE_2: Final = describe(
+    "penstock.remote_write.v2",
+    {
+        "Request": {
+            "symbols": Field(4, "string", is_repeated=True),
+            "timeseries": Field(5, "TimeSeries", is_repeated=True),
+        },
+        "TimeSeries": {
+            "labels_refs": Field(1, "uint32", is_repeated=True),
+            "samples": Field(2, "Sample", is_repeated=True),
+            "histograms": Field(3, "Histogram", is_repeated=True),
+            "exemplars": Field(4, "Exemplar", is_repeated=True),
+            "metadata": Field(5, "Metadata"),
+            "created_timestamp": Field(6, "int64"),
+        },
+        "Exemplar": {
+            "labels_refs": Field(1, "uint32", is_repeated=True),
+            "value": Field(2, "double"),
+            "timestamp": Field(3, "int64"),
+        },
+        "Metadata": {"type": Field(1, "int32"), "unit_ref": Field(4, "uint32")},
+        "Sample": _SAMPLE,
+        "Histogram": _HISTOGRAM,
+        "BucketSpan": _SPAN,
+    },
+)["Request"]
+
+_COUNTER: Final = 1
+_HISTOGRAMS: Final = 3
+_SUMMARY: Final = 5
+_KNOWN_TYPES: Final = range(1, 8)
+_CUSTOM_BUCKETS: Final = -53
+_SCHEMAS: Final = range(-4, 9)
+_GAUGE_HINT: Final = 3
+_STALE: Final = struct.pack("<Q", 0x7FF0_0000_0000_0002)
+"""The NaN that says that a series has ended (prometheus/model/value)."""
+_MILLISECOND_NS: Final = 1_000_000
+_NAME: Final = "__name__"
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a request's parts.
+
+    Attributes:
+        parts: Of each record the part it is: `samples` or `histograms`, with its exemplars.
+        refused: Samples and histograms that are none of the protocol's.
+        reason: Why the first of them is none.
+    """
+
+    parts: list[tuple[str, int]] = field(default_factory=list)
+    refused: int = 0
+    reason: str = ""
+
+    def refuse(self, times: int, reason: str) -> None:
+        self.refused += times
+        self.reason = self.reason or reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """A series of either version, read.
+
+    Attributes:
+        labels: As sent.
+        kind: The metadata's number of its type; 0: unknown.
+        created_ms: When it began; 0: not said.
+        exemplars: Their labels, values and times in milliseconds.
+    """
+
+    labels: Labels
+    kind: int
+    unit: str
+    created_ms: int
+    samples: Any
+    histograms: Any
+    exemplars: Sequence[tuple[Labels, float, int]]
+
+
+def point_lines(
+    body: bytes,
+    version: int,
+    services: Sequence[str],
+    default: str,
+    records: RecordMaker,
+    written: Written,
+) -> Iterator[bytes]:
+    """The records of a request.
+
+    Args:
+        body: The message, decompressed.
+        version: 1 or 2.
+        services: Labels that name the service; the first that a series has does.
+        default: The service of series without them.
+        records: Makes them.
+        written: Takes what became of each part.
+
+    Raises:
+        RemoteProtocolError: It is no such message.
+    """
+    every = list(_read_2(body) if version == 2 else _read_1(body))
+    exemplars: dict[Labels, list[tuple[Labels, float, int]]] = {}
+    for series in every:
+        if series.exemplars:
+            exemplars.setdefault(series.labels, []).extend(series.exemplars)
+    for series in every:
+        count = len(series.samples) + len(series.histograms)
+        fault = _fault(series, version)
+        if fault:
+            written.refuse(count, fault)
+        elif count:
+            found = exemplars.pop(series.labels, [])
+            named = dict(series.labels)
+            service = next((named[key] for key in services if named.get(key)), default)
+            yield from _points(series, named, service, found, records, written)
+    records.notes["exemplars_dropped"] += sum(map(len, exemplars.values()))
+
+
+def _read_1(body: bytes) -> Iterator[_Series]:
+    request = parse(WRITE_1, body)
+    known = {one.metric_family_name: (one.type, one.unit) for one in request.metadata}
+    for one in request.timeseries:
+        labels = tuple((label.name, label.value) for label in one.labels)
+        name = next((value for key, value in labels if key == _NAME), "")
+        kind, unit = known.get(name) or known.get(_family(name)) or (0, "")
+        exemplars = [
+            (tuple((label.name, label.value) for label in it.labels), it.value, it.timestamp)
+            for it in one.exemplars
+        ]
+        yield _Series(labels, kind, unit, 0, one.samples, one.histograms, exemplars)
+
+
+def _family(name: str) -> str:
+    """The family of a series of a histogram, a summary or a counter."""
+    for suffix in ("_bucket", "_count", "_sum", "_total"):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+def _read_2(body: bytes) -> Iterator[_Series]:
+    request = parse(WRITE_2, body)
+    symbols = request.symbols
+
+    def labels_of(refs: Any) -> Labels:
+        if len(refs) % 2:
+            raise RemoteProtocolError("an odd number of labels_refs")
+        texts = [symbols[ref] for ref in refs]
+        return tuple(zip(texts[::2], texts[1::2], strict=True))
+
+    try:
+        for one in request.timeseries:
+            exemplars = [
+                (labels_of(it.labels_refs), it.value, it.timestamp) for it in one.exemplars
+            ]
+            unit = symbols[one.metadata.unit_ref] if one.metadata.unit_ref else ""
+            yield _Series(
+                labels_of(one.labels_refs), one.metadata.type, unit, one.created_timestamp,
+                one.samples, one.histograms, exemplars,
+            )  # fmt: skip
+    except IndexError:
+        raise RemoteProtocolError("a reference to a symbol that is not there") from None
+
+
+def _fault(series: _Series, version: int) -> str:
+    """Why a series is none of the protocol's; empty when it is one."""
+    names = [name for name, _ in series.labels]
+    name = next((value for key, value in series.labels if key == _NAME), "")
+    if not name:
+        return "a series without a name"
+    if len(name) > NAME_CHARACTERS_MAX:
+        return f"a name of more than {NAME_CHARACTERS_MAX} characters"
+    if "" in names or len(set(names)) < len(names):
+        return f"{name}: a label without a name, or twice"
+    if version == 2 and series.samples and series.histograms:
+        return f"{name}: samples and histograms in one series"
+    return ""
+
+
+def _points(
+    series: _Series,
+    labels: dict[str, str],
+    service: str,
+    exemplars: list[tuple[Labels, float, int]],
+    records: RecordMaker,
+    written: Written,
+) -> Iterator[bytes]:
+    """The points of one series; exemplars stand with the last."""
+    name = labels.pop(_NAME)
+    resource = records.resource_of(service)
+    kind = _kind_of(name, labels, series, records)
+    given = [("samples", one) for one in series.samples]
+    given += [("histograms", one) for one in series.histograms]
+    for index, (part, one) in enumerate(given, 1):
+        time_ns = one.timestamp * _MILLISECOND_NS
+        if not 0 < time_ns <= INT64_MAX:
+            written.refuse(1, f"{name}: a time that is none")
+            continue
+        start_ns = (one.start_timestamp or series.created_ms) * _MILLISECOND_NS
+        if not 0 < start_ns <= time_ns:
+            start_ns = time_ns
+        if part == "samples":
+            typed = _sample(kind, one.value, start_ns)
+        else:
+            found = _native(one, start_ns, records)
+            if isinstance(found, str):
+                written.refuse(1, f"{name}: {found}")
+                continue
+            typed = found
+        count = 0
+        if exemplars and index == len(given):
+            typed["exemplars"] = _exemplars(exemplars, records)
+            count = len(typed["exemplars"])
+        written.parts.append((part, count))
+        yield records.point(name, resource, labels, typed, time_ns=time_ns, unit=series.unit)
+
+
+def _kind_of(
+    name: str, labels: Mapping[str, str], series: _Series, records: RecordMaker
+) -> tuple[str, bool]:
+    """The type of a series' samples, and whether it is monotonic."""
+    kind = series.kind
+    if series.samples and kind not in _KNOWN_TYPES:
+        if name.endswith("_total") or (name.endswith("_bucket") and "le" in labels):
+            kind = _COUNTER
+        else:
+            records.notes["types_unknown"] += len(series.samples)
+    if kind == _COUNTER:
+        is_sum, is_monotonic = not name.endswith("_created"), True
+    elif kind in (_HISTOGRAMS, _SUMMARY):
+        is_sum = name.endswith(("_bucket", "_count", "_sum"))
+        is_monotonic = not name.endswith("_sum")
+    else:
+        is_sum, is_monotonic = False, False
+    return ("sum" if is_sum else "gauge"), is_monotonic
+
+
+def _sample(kind: tuple[str, bool], value: float, start_ns: int) -> Json:
+    """The fields of a sample's point that belong to its type."""
+    typed: Json = {"metric_type": kind[0]}
+    if kind[0] == "sum":
+        typed |= _window(start_ns) | {"is_monotonic": kind[1]}
+    if _is_stale(value):
+        return typed | {"flags": NO_RECORDED_VALUE}
+    return typed | {"value": value}
+
+
+def _is_stale(value: float) -> bool:
+    return struct.pack("<d", value) == _STALE
+
+
+def _window(start_ns: int) -> Json:
+    return {"temporality": "cumulative", "start_time_unix_nano": start_ns}
+
+
+def _native(one: Any, start_ns: int, records: RecordMaker) -> Json | str:
+    """The fields of a native histogram's point, or why it can be none."""
+    if one.reset_hint == _GAUGE_HINT:
+        records.notes["gauge_histograms"] += 1
+    if _is_stale(one.sum):
+        empty = {"count": 0, "scale": 0, "zero_count": 0, "flags": NO_RECORDED_VALUE}
+        return {"metric_type": "exponential_histogram", **_window(start_ns), **empty}
+    count = one.count_int or _whole(one.count_float)
+    zeros = one.zero_count_int or _whole(one.zero_count_float)
+    positive = _buckets(one.positive_spans, one.positive_deltas, one.positive_counts)
+    negative = _buckets(one.negative_spans, one.negative_deltas, one.negative_counts)
+    if count is None or zeros is None or positive is None or negative is None:
+        return "buckets that do not fit their spans, or counts that are no whole numbers"
+    if max(count, zeros + sum(positive.values()) + sum(negative.values())) > INT64_MAX:
+        return "counts beyond 64 bits"
+    typed = {"count": count, **_window(start_ns)}
+    if math.isfinite(one.sum):
+        typed["sum"] = one.sum
+    if one.schema == _CUSTOM_BUCKETS:
+        return typed | _explicit(one, positive) if _fits(one, positive) else "custom buckets"
+    if one.schema not in _SCHEMAS:
+        return f"the schema {one.schema}"
+    if one.zero_threshold > 0 and math.isfinite(one.zero_threshold):
+        typed["zero_threshold"] = one.zero_threshold
+    return typed | {"zero_count": zeros} | _exponential(one.schema, positive, negative)
+
+
+def _exponential(scale: int, positive: dict[int, int], negative: dict[int, int]) -> Json:
+    """Buckets at the highest scale at which a record has room for them."""
+    while any(_width(buckets) > BUCKETS_MAX for buckets in (positive, negative)):
+        scale, positive, negative = scale - 1, _halved(positive), _halved(negative)
+    typed: Json = {"metric_type": "exponential_histogram", "scale": scale}
+    for name, buckets in (("positive", positive), ("negative", negative)):
+        if buckets:
+            first, last = min(buckets), max(buckets)
+            counts = [buckets.get(index, 0) for index in range(first, last + 1)]
+            typed[name] = {"offset": first - 1, "bucket_counts": counts}
+    return typed
+
+
+def _whole(count: float) -> int | None:
+    """A count that is sent as a float, as a whole number; None where it is none."""
+    return int(count) if 0 <= count <= INT64_MAX and count == int(count) else None
+
+
+def _buckets(spans: Any, deltas: Any, counts: Any) -> dict[int, int] | None:
+    """Counts by Prometheus's index, without zeros; None where they do not fit their spans."""
+    given = list(accumulate(deltas)) if deltas else [_whole(count) for count in counts]
+    if sum(span.length for span in spans) != len(given):
+        return None
+    found: dict[int, int] = {}
+    index, left = 0, iter(given)
+    for span in spans:
+        index += span.offset
+        for _ in range(span.length):
+            count = next(left)
+            if count is None or count < 0 or abs(index) >= _INDEX_MAX:
+                return None
+            if count:
+                found[index] = count
+            index += 1
+    return found
+
+
+_INDEX_MAX: Final = (1 << 31) - 1
+
+
+def _width(buckets: Mapping[int, int]) -> int:
+    return max(buckets) - min(buckets) + 1 if buckets else 0
+
+
+def _halved(buckets: Mapping[int, int]) -> dict[int, int]:
+    """The same at the scale below: a bucket of Prometheus's ends where two of the old ones end."""
+    found: dict[int, int] = {}
+    for index, count in buckets.items():
+        found[(index + 1) >> 1] = found.get((index + 1) >> 1, 0) + count
+    return found
+
+
+def _fits(one: Any, buckets: Mapping[int, int]) -> bool:
+    """Whether custom buckets lie within their bounds, of which a record has room for all."""
+    bounds = len(one.custom_values)
+    return bounds <= EXPLICIT_BOUNDS_MAX and all(0 <= index <= bounds for index in buckets)
+
+
+def _explicit(one: Any, buckets: Mapping[int, int]) -> Json:
+    bounds = list(one.custom_values)
+    counts = [buckets.get(index, 0) for index in range(len(bounds) + 1)]
+    return {"metric_type": "histogram", "explicit_bounds": bounds, "bucket_counts": counts}
+
+
+def _exemplars(
+    given: list[tuple[Labels, float, int]], records: RecordMaker
+) -> list[dict[str, Any]]:
+    """The latest exemplars, as many as a record may have."""
+    found: list[dict[str, Any]] = []
+    for labels, value, time_ms in sorted(given, key=lambda one: one[2])[-EXEMPLARS_MAX:]:
+        time_ns = time_ms * _MILLISECOND_NS
+        if not 0 < time_ns <= INT64_MAX:
+            continue
+        attributes: dict[str, Any] = dict(labels)
+        one: dict[str, Any] = {"time_unix_nano": time_ns, "value": not_finite_word(value)}
+        trace = take_trace(attributes, roles_of(attributes))
+        if trace is not None:
+            one |= trace.fields()
+        if attributes:
+            one["attributes"], _ = flatten(attributes)
+        found.append(one)
+    records.notes["exemplars_dropped"] += len(given) - len(found)
+    return found
