@@ -1,4 +1,4 @@
-"""What the router raises. The class says who must act."""
+"""Errors of the router. The class says who must act."""
 
 
 class RouterError(Exception):

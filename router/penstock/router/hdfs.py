@@ -76,7 +76,7 @@ _TO_CHANGE: Final = {
     "NotImplementedError": _DIRECTORY,
     "UnsupportedErasureCodingPolicy": _DIRECTORY,
 }
-"""What somebody must change, by the kind of the error; every other one may pass."""
+"""Fix by the kind of an error that an operator must act on; any other kind may pass."""
 
 _NO_NAMENODE: Final = "No NameNode hosts found"
 _WAYS: Final = (
@@ -89,7 +89,7 @@ _WAYS: Final = (
     ),
     (r"", "see whether the namenode and the datanodes run"),
 )
-"""What to look at, by the words of an error that may pass; the first that fits is it."""
+"""Hint by the text of an error that may pass; the first pattern that matches counts."""
 
 
 def translated(error: Exception, about: str) -> ServiceError:
@@ -128,7 +128,7 @@ def _first_line(text: str) -> str:
 
 
 PART_BYTES: Final = 1024 * 1024
-"""What goes to the library, or comes from it, with one call."""
+"""Bytes that one call passes to the library, or reads from it."""
 
 
 class _Nothing:
@@ -269,14 +269,14 @@ _TRIES: Final = {
 
 
 class HdfsSettings(Settings):
-    """How to reach HDFS.
+    """Settings of the connection to HDFS.
 
     Attributes:
-        config_dir: Where `core-site.xml` and `hdfs-site.xml` are; else `HADOOP_CONF_DIR` or
-            `HADOOP_HOME/etc/hadoop` tells, if it is set.
-        principal: For Kerberos, with `keytab`; else the ticket that the user has.
-        keytab: The file of the principal's keys.
-        timeout_s: The longest that one call may take.
+        config_dir: Directory of `core-site.xml` and `hdfs-site.xml`; else `HADOOP_CONF_DIR` or
+            `HADOOP_HOME/etc/hadoop`, if it is set.
+        principal: Kerberos principal, with `keytab`; else the user's ticket is used.
+        keytab: File of the principal's keys.
+        timeout_s: Maximum seconds of one call.
     """
 
     config_dir: Path | None = None
@@ -324,7 +324,7 @@ class Hdfs:
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        """Who gets it in another process connects for himself."""
+        """Pickle the settings without the connection: another process makes its own."""
         return _connecting, (self.url, self._location, self._settings)
 
     @property
@@ -467,7 +467,7 @@ class Hdfs:
         self._call("rename", source, self._full(target), overwrite, expected=expected)
 
     def _must_be_done(self, aside: str, path: str, data: bytes) -> None:
-        """Of a rename that found no source, the answer to its first try may have been lost."""
+        """Check that a rename whose source was missing had succeeded before its answer was lost."""
         if self.read(path) != data:
             raise self._lost(aside)
 
@@ -594,7 +594,7 @@ def _parts(url: str, location: str) -> tuple[str, str]:
 
 
 def wrong_url(url: str) -> str | None:
-    """What is wrong with the URL of a directory of HDFS; None: nothing."""
+    """Return what is wrong with the URL of a directory of HDFS; None: nothing."""
     try:
         parts = urlsplit(url)
         _ = parts.port

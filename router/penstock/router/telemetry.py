@@ -1,4 +1,4 @@
-"""What a sink counts, and how the job's status and metrics are made of it."""
+"""Counters of a sink, and the job's status and metrics made of them."""
 
 import threading
 from collections import Counter
@@ -70,11 +70,11 @@ _DETAILS: Final = {
 }
 
 _TIME_REASONS: Final = ("missing", "not_an_integer", "before_1970", "after_2262")
-"""As the sinks count them, `time_replaced_` before each."""
+"""Reasons for which a record gets the log's time; counters are `time_replaced_REASON`."""
 
 
 def times_replaced(detail: Mapping[str, Any]) -> int:
-    """How many records of a sink have the log's time, by its stage's detail."""
+    """Return how many records of a sink got the log's time, by its stage's detail."""
     return sum(detail.get(f"time_replaced_{reason}", 0) for reason in _TIME_REASONS)
 
 

@@ -90,7 +90,7 @@ BATCHES_MAX: Final = 100_000
 
 
 Cuts = Mapping[StreamPartition, tuple[int, ...]]
-"""By partition, the offsets at which tasks began in the middle of a batch."""
+"""Offsets at which tasks began in the middle of a batch, by partition."""
 
 _CUTS: Final = "cuts"
 _NONE: Final[Cuts] = MappingProxyType({})
@@ -127,12 +127,11 @@ class BatchJournal:
             self._lines.take_back()
 
     def has(self, end: Offsets) -> bool:
-        """Whether the newest batch that was about to be delivered ends there."""
         found = _parsed(self._lines.last)
         return found is not None and found[0].to_json() == end.to_json()
 
     def batches(self) -> list[tuple[Offsets, Cuts]]:
-        """Where batches ended, in their order, and were cut; without a line that a crash tore."""
+        """Return the end and the cuts of each batch, oldest first, without a torn line."""
         return [it for it in map(_parsed, self._lines.load()) if it is not None]
 
 

@@ -1,4 +1,4 @@
-"""Which process works with what a store keeps: the one that made the newest term, while it beats.
+"""A lease that a store grants to one process: the one that made the newest term, while it beats.
 
     terms/00000007                who has the term; made only where there is none of that number
     terms/00000007.000000000012   its twelfth beat: its holder says that it is there
@@ -67,14 +67,14 @@ Step = Look | Claim | Beat | Release | Wait
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a look found.
+    """The lease as one look at the store found it.
 
     Attributes:
-        term: The newest; 0: there has been none.
-        holder: Whose it is.
+        term: The newest term; 0: there has been none.
+        holder: The process that made it.
         beat: The number of its last beat.
-        released: Its holder went.
-        length_ns: How long its holder takes a beat to hold; 0: that is not known.
+        released: Whether the holder gave the lease up.
+        length_ns: How long the holder takes one beat to hold; 0: unknown.
     """
 
     term: int = 0
@@ -86,12 +86,12 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a step.
+    """The result of a step.
 
     Attributes:
-        found: As the step says.
-        asked_ns: When it was begun, of a clock that no suspended machine stops.
-        answered_ns: When that was known.
+        found: The value that the step's own description names.
+        asked_ns: When the step began, by a clock that runs on while the machine is suspended.
+        answered_ns: When its result was known, by the same clock.
     """
 
     found: Sighting | bool | None
@@ -122,7 +122,7 @@ class Lease:
     beats: int = 0
 
     def is_held(self, now_ns: int) -> bool:
-        """Whether nobody else can have it."""
+        """Return whether no other process can hold the lease."""
         return not self.lost and now_ns - self.since_ns < self.length_ns
 
 
@@ -193,7 +193,7 @@ def release(lease: Lease) -> Steps:
 
 
 def is_free(found: Sighting, holder: str) -> bool:
-    """Whether a term's lease may be taken at once."""
+    """Return whether a holder may take the lease at once, without waiting for it to run out."""
     held_before = found.holder == holder and found.beat > 0
     return found.term == 0 or found.released or held_before
 

@@ -1,4 +1,4 @@
-"""What a job keeps on disk between runs, beside what Spark keeps for each sink.
+"""The files that a job keeps on disk between runs, beside Spark's own files for each sink.
 
     CHECKPOINT_DIR/
       format                  which format it has: `penstock.service.data_format`
@@ -109,13 +109,10 @@ class JobLock:
 
 
 class StartingOffsets:
-    """Where a job began each stream."""
-
     def __init__(self, checkpoint_dir: Path) -> None:
         self._path = checkpoint_dir / "starting_offsets.json"
 
     def load(self) -> Offsets:
-        """What is written down so far."""
         if not self._path.exists():
             return Offsets({})
         with _readable(self._path):

@@ -36,7 +36,7 @@ _HOLDER: Final = ".holder"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _STARTING: Final = Path("starting_offsets.json")
 _MADE_AGAIN: Final = "jdbc"
-"""What a sink prints and compiles there."""
+"""Directory of the JDBC sink's compiled classes, which the store need not keep."""
 
 
 class CheckpointManager:
@@ -100,7 +100,7 @@ class CheckpointManager:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the store; None while all is well, or there is none."""
+        """Description of what is wrong with the store; None while it works, or without one."""
         return None if self._store is None else self._store.lease.problem
 
     def info(self) -> Mapping[str, Any] | None:
@@ -216,7 +216,7 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class _Sink:
-    """What the store has of one sink."""
+    """The parts of the store that belong to one sink."""
 
     state: CheckpointSync
     dead_letters: DeadLetterSync
@@ -240,5 +240,4 @@ def _holder(directory: Path) -> str:
 
 
 def _booted(path: Path) -> str:
-    """Of this machine since it was started: copies of it, with all that is on its disk, differ."""
     return path.read_text().strip() if path.exists() else ""

@@ -1,4 +1,4 @@
-"""What a store has of a directory: its files, each whole, or in pieces that others share.
+"""Manifest of a directory in a store: its files, each whole or in pieces that manifests share.
 
 A manifest says all of the directory at one moment, so that what is read back fits together. Small
 files are in it. A larger one is cut into pieces of one size, each stored under the term it was
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 FORMAT: Final = 1
 WHOLE_BYTES_MAX: Final = 1024
-"""Of a file that is in the manifest."""
+"""Maximum bytes of a file that is stored in the manifest itself."""
 
 PART: Final = re.compile(r"\d{8}/[0-9a-f]{64}")
 """A piece's name."""
@@ -62,7 +62,7 @@ class Manifest:
     files: Mapping[str, StoredFile]
 
     def parts(self) -> set[str]:
-        """What it needs beside itself."""
+        """Return the names of the pieces that the manifest needs."""
         return {part for kept in self.files.values() for part in kept.parts}
 
 
@@ -74,7 +74,7 @@ def cut(data: bytes) -> list[bytes]:
 
 
 def digest(part: bytes) -> str:
-    """What its name ends with."""
+    """Return the SHA-256 of a piece, in hexadecimal, with which the piece's name ends."""
     return hashlib.sha256(part).hexdigest()
 
 
@@ -115,7 +115,7 @@ def decode(data: bytes) -> Manifest:
 
 
 def _path(name: str) -> str:
-    """As it is; one that leads out of the directory is an error."""
+    """Return the name; raise ValueError if it leads out of the directory."""
     if any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError(f"it has a file {name!r}")
     return name

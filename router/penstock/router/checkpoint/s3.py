@@ -83,7 +83,7 @@ class S3Objects:
         return [name for name, _ in self.listed(below)]
 
     def listed(self, below: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """The same with what the listing says of each; all, if `below` is empty."""
+        """Return names below a prefix, sorted, with their entries in the listing; "" lists all."""
         found: list[Mapping[str, Any]] = []
         more: dict[str, str] = {}
         prefix = self._key(f"{below}/" if below else "")

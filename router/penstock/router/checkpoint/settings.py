@@ -1,4 +1,4 @@
-"""Where a job's checkpoints are kept beside `checkpoint_dir`, in the job file."""
+"""Settings of the store that keeps a job's checkpoints beside `checkpoint_dir`."""
 
 import re
 from pathlib import Path
@@ -14,17 +14,17 @@ _S3_URL: Final = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)
 
 
 class _Store(Settings):
-    """What all stores have.
+    """Settings that all stores have.
 
     Attributes:
-        lease_s: How long a job that has gone without a word keeps others out.
+        lease_s: Seconds for which a job that has stopped beating keeps other jobs out.
     """
 
     lease_s: Annotated[float, Field(ge=3, le=600, allow_inf_nan=False)] = 30.0
 
     @property
     def answer_s(self) -> float:
-        """How long a request may take at most, so that a lease is renewed in its time."""
+        """Maximum seconds of one request, short enough that a lease is renewed in time."""
         return self.lease_s / 3
 
 
@@ -50,7 +50,7 @@ class S3Store(S3Keys, _Store):
 
     @property
     def prefix(self) -> str:
-        """What all names begin with; empty, or with a slash at its end."""
+        """Prefix of all object names; empty, or ending with a slash."""
         path = self.url.partition("://")[2].partition("/")[2].strip("/")
         return f"{path}/" if path else ""
 

@@ -1,4 +1,4 @@
-"""What a store of checkpoints must be able to do."""
+"""The interface that a store of checkpoints implements."""
 
 from typing import Protocol
 

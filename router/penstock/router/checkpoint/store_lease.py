@@ -67,7 +67,7 @@ class StoreLease:
         self._told_ns: int | None = None
         self._known: dict[int, dict[str, Any]] = {}
         self._problems: dict[str, str | None] = {}
-        """By what is done."""
+        """Description of the current problem, by operation; None: it works."""
 
     @property
     def term(self) -> int:
@@ -120,11 +120,11 @@ class StoreLease:
             )
 
     def require_newest(self) -> None:
-        """As `require_held`, and nobody has made a term by now: a machine that stood still knows.
+        """Require that the lease is held and that no newer term exists, as after a suspension.
 
         Raises:
-            penstock.router.errors.UnavailableError: Somebody has, or the lease ran out.
-            UnavailableError: The store cannot be asked.
+            penstock.router.errors.UnavailableError: A newer term exists, or the lease ran out.
+            UnavailableError: The store cannot be reached.
         """
         lease = self._lease
         if (
@@ -257,7 +257,7 @@ class StoreLease:
                 self._objects.remove(name)
 
     def _names(self) -> Iterator[tuple[str, int, str]]:
-        """Of terms and beats: each whole, its term, and what comes behind that."""
+        """Yield the name, the term and the suffix of each term and beat in the store."""
         for name in self._objects.names(_TERMS):
             if found := _NAME.fullmatch(name.rpartition("/")[2]):
                 yield name, int(found["term"]), found["said"] or ""
@@ -278,7 +278,7 @@ class StoreLease:
         return Sighting(wanted, holder, max(beats, default=0), _RELEASED in said, length_ns)
 
     def _about(self, term: int) -> dict[str, Any]:
-        """Who made a term; empty where that is not known."""
+        """Return the description of a term's holder; empty where it is unknown."""
         if term not in self._known:
             data = self._objects.get(f"{_TERMS}/{term:08d}")
             try:

@@ -46,10 +46,10 @@ from penstock.service import ConfigError
 
 
 def raise_unless_gone(error: OSError) -> None:
-    """For `os.walk`, which otherwise takes a directory that cannot be read for an empty one.
+    """Raise an error of `os.walk`, which otherwise takes an unreadable directory for an empty one.
 
     Raises:
-        OSError: That is so; what is gone meanwhile is none.
+        OSError: The directory is there and cannot be read. One that is gone is no error.
     """
     if not isinstance(error, FileNotFoundError):
         raise error
@@ -57,28 +57,28 @@ def raise_unless_gone(error: OSError) -> None:
 
 _NOTE: Final = ".stored"
 _COMING: Final = ".coming"
-"""What is being brought, until all of it is here."""
+"""Suffix of the directory that receives a checkpoint until it is complete."""
 
 _MANIFEST: Final = re.compile(r"\d{8}-\d{12}")
 _LOOKED: Final = ".looked"
-"""As old as the last look at the directory, by the file system's own clock."""
+"""Name of the file whose modification time is that of the last scan, by the file system's clock."""
 
 _Stat = tuple[int, int, int]
-"""Of a file: inode, size, time of its last change in nanoseconds."""
+"""Inode, size and modification time in nanoseconds of a file."""
 
 _UNSETTLED: Final[_Stat] = (0, -1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What the directory goes back to.
+    """The manifest that the directory corresponds to.
 
     Attributes:
-        manifest: Its name; empty: nothing in the store yet.
-        lineage: As `Manifest.lineage`.
-        boot: Of this machine when that was so. Spark does not sync its files, so after a loss of
-            power the store has the better state.
-        whole: It was brought here to its end.
+        manifest: Its name; empty: the store has none yet.
+        lineage: The same as `Manifest.lineage`.
+        boot: The boot id of the machine at that moment. Spark does not sync its files, so after a
+            loss of power the store has the better state.
+        whole: Whether the directory was restored completely.
     """
 
     manifest: str
@@ -124,10 +124,11 @@ class CheckpointSync:
         """Manifests that are there, with their pieces."""
         self._lineage = ""
         self._newest = ""
-        """Of the manifests that were there before."""
+        """Name of the newest manifest that was in the store at the start."""
         self._count = 0
         self._is_ours = False
-        """Whether the newest manifest is of this process, as it must be before it publishes."""
+        """True if this process wrote the newest manifest, which it must have before it publishes.
+        """
 
     def begin(self) -> bool:
         """Make out which is the later one, and bring what the store has, if that is.
@@ -217,7 +218,7 @@ class CheckpointSync:
             del self._last[0]
 
     def _look(self, term: int) -> tuple[dict[str, tuple[_Stat, StoredFile]], bool]:
-        """What the directory has, its pieces stored; and whether any of it is new."""
+        """Store the directory's pieces; return its files, and whether any has changed."""
         found: dict[str, tuple[_Stat, StoredFile]] = {}
         fresh = False
         begun_ns = self._now_ns()
@@ -260,7 +261,7 @@ class CheckpointSync:
         return [name for name in names if pattern.fullmatch(name[len(below) + 1 :])]
 
     def _paths(self) -> Iterator[Path]:
-        """In their order: Spark's commits before its offsets, which are then never behind them."""
+        """Yield files, Spark's commits before its offsets, so that these are never behind."""
         for directory, below, names in os.walk(self._root, onerror=raise_unless_gone):
             at = Path(directory)
             below[:] = sorted(name for name in below if self._belongs(at / name))
@@ -301,7 +302,7 @@ class CheckpointSync:
         self._note_down(name)
 
     def _ways(self, name: str) -> Iterator[Path]:
-        """What leads to a file, and the file."""
+        """Yield each directory on the way to a file, and the file."""
         at = self._root
         for part in name.split("/"):
             at = at / part
@@ -493,7 +494,7 @@ class DeadLetterSync:
                     continue
 
     def _directories_changed_ns(self) -> list[int]:
-        """When directories, or the only file, were changed: files are made and renamed there."""
+        """Return when each directory, or the only file, was last modified, in ns."""
         found = []
         for path in (self._root, self._root / "replaying", self._root / "done"):
             at = path / self._only if self._only else path

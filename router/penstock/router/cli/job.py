@@ -120,7 +120,7 @@ def steps_without_match(config: JobConfig) -> list[str]:
 
 
 def not_running(config: JobConfig, error: OSError) -> UnavailableError:
-    """What to tell where a running job is asked for something, and none answers."""
+    """Return the error for a command whose running job does not answer."""
     name, address = repr(config.job), config.admin
     if isinstance(error, ConnectionRefusedError):
         told = f"the job {name} does not run: nothing listens at {address}"

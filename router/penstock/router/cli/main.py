@@ -60,7 +60,7 @@ def cli(
 
 
 def _tell_notes(config: JobConfig) -> None:
-    """What is valid in a job and may still not be what was meant."""
+    """Print notes on a job that is valid and may still not be what its author meant."""
     for told in steps_without_match(config):
         click.echo(f"but {told}; this step changes nothing there", err=True)
     for told in unreadable(config):

@@ -273,7 +273,7 @@ def _require_sink(job: JobConfig, name: str) -> None:
 def _dead_letters(
     job: JobConfig, sink: str | None, names: tuple[str, ...] = (), *, done: bool = False
 ) -> list[DeadLetterFile]:
-    """As `find_letters`; a sink that is no more may have some."""
+    """Return the files of dead letters; the sink may have been removed from the job since."""
     files = find_dead_letters(job.dead_letters, sink=sink, names=names, done=done)
     if sink is not None and not find_dead_letters(job.dead_letters, sink=sink, done=True):
         _require_sink(job, sink)

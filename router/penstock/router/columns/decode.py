@@ -27,7 +27,7 @@ from penstock.router.columns.spec_versions import SpecVersions
 
 NULL_TEXT: Final = b"null"
 NULL: Final = msgspec.Raw(NULL_TEXT)
-"""What a key that is kept as JSON has where it is absent."""
+"""Value of an absent key that is kept as JSON."""
 
 FEW: Final = 16
 """Wanted keys up to which it is no gain to know which of them are met."""
@@ -90,7 +90,7 @@ class RowTypes:
         self.decode = self._decode_whole
 
     def _narrow(self) -> Any:
-        """With slots for the keys that were met; the others have the value of absent ones."""
+        """Return a type with slots for the keys that were met; other keys read as absent."""
         slots = {key: self._slots.get(key, f"other{at}") for at, key in enumerate(self._met)}
         absent = {
             slot: _default(self._types[key])
@@ -119,7 +119,7 @@ def _default(kind: Any) -> Any:
 
 
 def _can_be_named(key: str) -> bool:
-    """Whether msgspec takes it as the name of a field."""
+    """Return whether msgspec accepts a key as the name of a field."""
     return '"' not in key and "\\" not in key and all(it >= " " for it in key)
 
 
@@ -167,7 +167,7 @@ def compact(texts: pa.Array, is_json: pa.Array) -> pa.Array:
 
 
 def _without_blanks(text: bytes) -> bytes:
-    """The same JSON; as it is where that is nested too deeply to be gone through."""
+    """Return the JSON without blanks; unchanged where it is nested too deeply."""
     try:
         return msgspec.json.format(text, indent=-1)
     except RecursionError:
@@ -195,7 +195,7 @@ _Text = str | None
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _DOUBLE: Final = float | None
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
-"""What stands in a record for a value that JSON has no number for."""
+"""Texts that stand in a record for numbers that JSON cannot express."""
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 _PYTHON: Final[Mapping[str, Any]] = {
@@ -481,7 +481,7 @@ class Rows:
         return self._maps[key]
 
     def _is_absent(self, key: str) -> bool:
-        """Whether no row has a value there; never said of what is there as JSON's null."""
+        """Return whether no row has the key; a JSON null counts as present."""
         if key not in self.present:
             return True
         values = self._values(key)
@@ -505,7 +505,7 @@ def _document(text: bytes) -> dict[str, Any] | None:
 
 
 def _not_utf8(values: pa.Array) -> Sequence[int]:
-    """Which texts are not UTF-8; msgspec looks at those parts only that it decodes."""
+    """Return the indexes of texts that are not UTF-8; msgspec checks only what it decodes."""
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -526,7 +526,7 @@ def _keys(fields: Mapping[str, JsonField]) -> list[str]:
 
 
 def _slot_type(fields: Sequence[JsonField], *, is_needed: bool) -> tuple[Any, Any]:
-    """What a key of the record is decoded as, and an empty object of it if that has fields."""
+    """Return the type that a key is decoded as, and an empty value of it if it has fields."""
     if not is_needed and any(field.neutral == _MAP for field in fields):
         return _OBJECT | None, None
     whole = [field for field in fields if len(field.path) == 1]

@@ -29,7 +29,7 @@ Joint = Literal["and", "or", "not"]
 _COMPARISONS: Final = frozenset(get_args(Comparison))
 _JOINTS: Final = frozenset(get_args(Joint))
 _DEPTH_MAX: Final = 64
-"""Of nested ANDs, ORs and NOTs; beyond it a filter is refused."""
+"""Maximum nesting of ANDs, ORs and NOTs in a filter; a deeper one is refused."""
 
 _LONG_LIMIT: Final = 2**63
 
@@ -73,7 +73,7 @@ Filter = Test | Joined
 
 
 def both(first: Filter | None, second: Filter | None) -> Filter | None:
-    """What both let through; None lets everything through."""
+    """Return the filter of rows that pass both; None passes all rows."""
     if first is None or second is None:
         return first or second
     return Joined("and", (first, second))
@@ -177,7 +177,7 @@ _MATCH: Final[dict[str, Callable[..., pa.Array]]] = {
 
 
 def passing(condition: Filter, column: ColumnOf) -> pa.Array:
-    """Which rows a filter lets through.
+    """Return which rows pass a filter.
 
     Args:
         condition: The filter.

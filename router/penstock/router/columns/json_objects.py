@@ -22,7 +22,7 @@ _NO_BRACKET: Final = bytes(byte for byte in range(256) if byte not in _BRACKETS)
 _STEP: Final = {byte: 1 if byte in b"[{" else -1 for byte in _BRACKETS}
 
 read_json: Final = msgspec.json.Decoder().decode
-"""What `write_json` wrote."""
+"""Decoder of JSON that `write_json` wrote."""
 _encoder: Final = msgspec.json.Encoder()
 write_json: Final = _encoder.encode
 """A value as JSON, in one line.
@@ -31,7 +31,7 @@ What `orjson.dumps` returns holds 4 KiB until it is let go; this is as large as 
 """
 
 write_sorted: Final = msgspec.json.Encoder(order="sorted").encode
-"""The same with an object's names in order."""
+"""Encoder of JSON that sorts the names of an object."""
 
 write_lines: Final = _encoder.encode_lines
 """Values as JSON, a line each; a line break ends the last one as well."""
@@ -52,7 +52,7 @@ def text_of(value: Any) -> str:
 
 
 def is_deep(text: bytes) -> bool:
-    """Whether more than `NESTED_MAX` objects and lists of a JSON text are inside each other."""
+    """Return whether more than `NESTED_MAX` objects and lists of a JSON text are nested."""
     if len(text) <= 2 * NESTED_MAX or text.count(b"[") + text.count(b"{") <= NESTED_MAX:
         return False
     brackets = _STRING.sub(b"", text).translate(None, _NO_BRACKET)

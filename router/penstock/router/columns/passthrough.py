@@ -37,8 +37,8 @@ PASSTHROUGH: Final = "_passthrough"
 
 _FIELD: Final = pa.field(PASSTHROUGH, pa.binary())
 PART_BYTES: Final = 4 * 1024 * 1024
-"""Of a value, at most. Most are smaller: a task reads 8 MiB of records, and what is packed of them
-is compressed."""
+"""Maximum bytes of one value. Most are smaller: a task reads 8 MiB of records, and their packed
+form is compressed."""
 
 _LOST: Final = struct.Struct(">4sQ")
 _LOST_MARK: Final = b"LOST"
@@ -49,7 +49,7 @@ _WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 def pack(judged: pa.RecordBatch, passed_through: pa.RecordBatch) -> pa.RecordBatch:
-    """What Spark gets of a batch that is not empty.
+    """Pack a batch that is not empty into the record batch that Spark receives.
 
     Args:
         judged: The columns that it looks at, maybe none.
@@ -88,7 +88,7 @@ def _mark_of(value: pa.Buffer) -> bytes:
 
 
 def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
-    """What Spark gets of offsets that are lost: a row of NULLs.
+    """Return the row of NULLs that stands for lost offsets in Spark.
 
     Args:
         count: How many.
@@ -100,7 +100,7 @@ def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
 
 
 def lost_of(rows: pa.Table) -> int:
-    """How many offsets were lost, of what Spark has made of the packed batches."""
+    """Return how many offsets were lost, by the rows that `pack_lost` made."""
     values = rows.column(PASSTHROUGH)
     sizes = pc.binary_length(values)
     short = values.filter(pc.equal(sizes, _LOST.size))
@@ -133,12 +133,12 @@ def whole_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class Unpacking:
-    """How the rows of a query are unpacked; it can be pickled.
+    """Description of how to unpack the rows of a query. It can be pickled.
 
     Attributes:
-        verdict: The column of what was said of each.
-        passed_through: Of the columns that were carried.
-        columns: Those that are wanted.
+        verdict: Name of the column with the verdict on each row.
+        passed_through: Schema of the columns that went past Spark.
+        columns: Names of the columns to return.
     """
 
     verdict: str

@@ -38,14 +38,14 @@ _DERIVED_TYPES: Final[Mapping[str, pa.DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What Spark gets; data, for it goes to the executors.
+    """The shape of the rows that Spark receives. It is data, which goes to the executors.
 
     Attributes:
-        view: Where the columns are from.
-        columns: In their order.
-        only: Which rows; None: all of the view.
-        versions: Of the specs.
-        passed_through: Columns that go past Spark, as `penstock.router.columns.passthrough` says.
+        view: The view that has the columns.
+        columns: The columns, in their order.
+        only: Filter of the rows; None: all rows of the view.
+        versions: The versions of the specs.
+        passed_through: Columns that go past Spark, see `penstock.router.columns.passthrough`.
     """
 
     view: View
@@ -56,14 +56,14 @@ class Projection:
 
     @property
     def known_by(self) -> str:
-        """What only shapes that make the same rows have in common, in every process of a job."""
+        """Text that only projections with the same rows share, in every process of a job."""
         columns = [[column.name for column in some] for some in (self.columns, self.passed_through)]
         versions = self.versions
         known = (sorted(versions.majors.items()), sorted(versions.upcast), versions.modules)
         return repr((self.view.name, columns, self.only, known))
 
     def narrowed(self, only: Filter | None) -> "Projection":
-        """The same with a further condition."""
+        """Return the projection with a further condition."""
         return replace(self, only=both(self.only, only))
 
 
@@ -112,7 +112,7 @@ class Projector:
         return pack(rows, passed_through) if passed_through.num_rows else rows
 
     def lost(self, count: int) -> Iterator[pa.RecordBatch]:
-        """How many offsets are lost, for readers of passed-through rows; nothing, of none."""
+        """Yield a batch with the count of lost offsets, if readers of packed rows need one."""
         if count and self._passthrough.names:
             yield pack_lost(count, self._schema)
 

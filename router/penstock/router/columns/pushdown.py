@@ -1,4 +1,4 @@
-"""What a query needs of the source: which columns, and which rows at most.
+"""The columns and rows that a query needs of the source, found in Spark's plan.
 
 Spark gives a data source written in Python the conditions of a batch (`pushFilters`), those of a
 stream not, and of neither the columns. `need_of` finds both out from Spark's optimised plan, before
@@ -75,16 +75,16 @@ _NAMES_AND_IDS: Final = re.compile(r"(\w+)#(\d+)")
 """Catalyst's way to write attributes: one call for all of them, where each costs a round trip."""
 
 CHEAPEST: Final = "partition"
-"""What is read where only the number of rows counts."""
+"""Name of the column that is read where only the number of rows counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a query needs of a view.
+    """The part of a view that a query needs.
 
     Attributes:
-        columns: Names, in the view's order; maybe none.
-        only: What every row that it needs passes; None: nothing is known of them.
+        columns: Names of columns in the view's order; may be empty.
+        only: Filter that every needed row passes; None: none is known.
     """
 
     columns: tuple[str, ...]
@@ -106,7 +106,7 @@ def pushed(
 
 
 def need_of(frame: DataFrame, view: View) -> Need:
-    """What a query needs, that reads a view of one stream of the source.
+    """Return the columns and rows that a query needs of a view of one stream.
 
     Args:
         frame: The query on a `readStream` of this view, all of its columns.
@@ -192,7 +192,7 @@ class _Clocks:
         return expression.withNewChildren(children)
 
     def _looks(self, expression: Any, children: Any) -> bool:
-        """Whether it is a function of the clock, or the cast of a text like 'now' or 'today'."""
+        """Return whether an expression is a function of the clock, or a cast of text like 'now'."""
         kind: str = expression.dataType().simpleString()
         if not kind.startswith(("date", "time")):
             return False
@@ -205,7 +205,7 @@ class _Clocks:
 
 
 def _is_date(text: Any) -> bool:
-    """Whether a text that is cast to a time is one that always means the same."""
+    """Return whether a text that is cast to a time always means the same time."""
     is_literal = text.nodeName() == "Literal" and text.value() is not None
     return is_literal and text.value().toString().strip()[:1] in "+-0123456789"
 
@@ -229,7 +229,7 @@ def _weaker(condition: Any, view: View) -> Filter | None:
 
 
 def _weaker_or(condition: Any, instead: Filter | None, view: View) -> Filter | None:
-    """The same of a condition in whose place, where it is NULL, another one stands."""
+    """Return a weaker filter for a condition whose NULL is replaced by another filter."""
     if instead is None:
         return None
     kind = condition.nodeName()
@@ -284,7 +284,7 @@ def _comparison(kind: str, parts: list[Any], view: View) -> Filter | None:
 
 
 def _not_null_part(expression: Any) -> Any:
-    """What an expression is where it is not NULL, if it is written as `if(..., NULL, x)`."""
+    """Return `x` of an expression of the form `if(..., NULL, x)`, else the expression."""
     if expression.nodeName() == "If":
         parts = list(_each(expression.children()))
         if _is_null(parts[1]):

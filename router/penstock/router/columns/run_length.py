@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 
 def runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Where rows with the same values in some columns begin and end.
+    """Return begin and end of each run of rows that have the same values in some columns.
 
     Arrow's `group_by` tells how many there are of each, but not in the order of their first row:
     it does so for a handful of groups, and for more of them only mostly.
@@ -22,7 +22,10 @@ def runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _changes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Of each value but the first whether it is another one than that before; null is a value."""
+    """Return for each value but the first whether it differs from its predecessor.
+
+    Null is a value.
+    """
     after, before = column.slice(1), column.slice(0, len(column) - 1)
     one_is_null = pc.xor(pc.is_null(after), pc.is_null(before))
     return pc.coalesce(pc.not_equal(after, before), one_is_null)

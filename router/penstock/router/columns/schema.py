@@ -1,4 +1,4 @@
-"""Which columns the data source has: the log's own, and those of the specs, for each view.
+"""Columns of the data source: the log's own, and those of the specs, for each view.
 
 A view is a choice of columns and kinds of record. `raw` has the log's columns only; `records` has
 those of all kinds together; `logs`, `spans`, `metrics`, `events` and `audits` have the columns and
@@ -37,7 +37,7 @@ RAW_KIND: Final = "raw"
 """The kind of a row whose kind cannot be told."""
 
 KINDS: Final = ("log", "span", "metric", "event", "audit")
-"""Of the specs, which executors need not load; a test compares."""
+"""Kinds of the specs, repeated so that executors need not load the specs; a test compares them."""
 
 _KINDS_OF: Final[Mapping[ViewName, tuple[str, ...]]] = {
     "raw": (),
@@ -111,7 +111,7 @@ class View:
 
     @property
     def is_typed(self) -> bool:
-        """Whether records are looked into."""
+        """True if the view has columns that are decoded from records."""
         return bool(self.kinds)
 
     def struct(self, names: Iterable[str] | None = None) -> StructType:

@@ -1,4 +1,4 @@
-"""What the source does with a record for the version of its spec, decided once for each version.
+"""Decision of the source on a record by the version of its spec, made once for each version.
 
 The driver looks up which specs are known; the executors' processes get that as data, and import the
 modules with the upcasters only when a record needs one.
@@ -29,11 +29,12 @@ class SpecVersions:
     modules: tuple[str, ...] = ()
 
     def verdict(self, schema: str | None) -> str | None:
-        """What to do with records of a schema id.
+        """Return how records of a schema id are treated.
 
         Returns:
-            None: nothing; they are as they should be, or nothing is known of their spec. Empty:
-            they are to be brought to the newest version. Else why they cannot be understood.
+            None: unchanged; they are of the newest version, or their spec is unknown. Empty: they
+                are
+            upcast to the newest version. Otherwise the reason why they cannot be understood.
         """
         name, major = _parts(schema)
         known = self.majors.get(name)

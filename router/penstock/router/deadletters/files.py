@@ -49,14 +49,13 @@ DeadLetter = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimits:
-    """How much of a file of dead letters is held at once.
+    """Bounds on how much of a file of dead letters is held at once.
 
     Attributes:
-        chunk_records: Dead letters that are delivered together.
-        chunk_bytes: Bytes of their lines likewise: a piece ends with the dead letter that reaches
-            it.
-        line_bytes: Of one dead letter at most: logd takes messages of 32 MiB, and a byte is six of
-            JSON.
+        chunk_records: Maximum dead letters that are delivered together.
+        chunk_bytes: Bytes of their lines; a chunk ends with the dead letter that reaches them.
+        line_bytes: Maximum bytes of one dead letter: logd takes messages of 32 MiB, and a byte
+            is at most six of JSON.
     """
 
     chunk_records: int = 5000
@@ -101,7 +100,7 @@ class DeadLetterFile:
 
     @property
     def name(self) -> str:
-        """What commands call it: SINK/NAME."""
+        """Name of the file on the command line: SINK/NAME."""
         return f"{self.sink}/{self.path.stem}"
 
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -116,7 +115,10 @@ class DeadLetterFile:
             at += len(line)
 
     def summary(self) -> dict[str, Any]:
-        """What it holds, in a few words; with `problem`, up to what is no dead letter."""
+        """Return counts and codes of the file's dead letters, up to the first bad line.
+
+        `problem` is set if there is one.
+        """
         codes: Counter[str] = Counter()
         first: DeadLetter = {}
         problem = None
@@ -138,14 +140,13 @@ class DeadLetterFile:
         }
 
     def chunks(self, target: str) -> Iterator[list[DeadLetter]]:
-        """What of it is to be delivered to a sink, in pieces; to be called once it has begun.
+        """Yield the dead letters that are still to be delivered to a sink; call it after `begin`.
 
-        A piece counts as delivered when the next one is asked for. What an earlier replay to that
-        sink has delivered is left out.
+        A chunk counts as delivered when the next one is requested. Dead letters that an earlier
+        replay delivered to that sink are left out.
 
         Raises:
-            MalformedDeadLetterError: It holds something else, or of a dead letter no row can be
-                made.
+            MalformedDeadLetterError: A line is no dead letter, or no row can be made of it.
         """
         at, begun = self._delivered(target)
         chunk: list[DeadLetter] = []
@@ -190,10 +191,10 @@ class DeadLetterFile:
         return dead_letters >= self.limits.chunk_records or size >= self.limits.chunk_bytes
 
     def require_subjects(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """For a sink that sends them along.
+        """Require that every dead letter names its subject, for a sink that sends subjects.
 
         Raises:
-            MalformedDeadLetterError: One is not said.
+            MalformedDeadLetterError: One has none.
         """
         for dead_letter in dead_letters:
             if dead_letter.get("subject") is None:
@@ -259,7 +260,7 @@ class DeadLetterFile:
             ) from None
 
     def _dead_letter(self, line: bytes, at: int) -> DeadLetter:
-        """What a line holds that begins at this byte."""
+        """Parse the line that begins at a byte of the file."""
         try:
             dead_letter = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -448,7 +449,7 @@ def _all(directory: Path) -> Iterator[DeadLetterFile]:
 
 
 def _entries(directory: Path) -> list[Path]:
-    """What is in it; nothing is where it is not there."""
+    """Return the visible entries of a directory; none if it does not exist."""
     try:
         return [path for path in directory.iterdir() if not path.name.startswith(".")]
     except FileNotFoundError:

@@ -47,7 +47,7 @@ def problem_with_row(dead_letter: Mapping[str, Any]) -> str | None:
 
 
 def time_ns_of(dead_letter: Mapping[str, Any]) -> int:
-    """When the log got the record, else when it was refused; of a dead letter without a problem."""
+    """Return when the log received the record, else when it was refused; in ns since 1970."""
     time_ns = dead_letter.get("timestamp_ns")
     found = _refused_ns(dead_letter) if time_ns is None else int(time_ns)
     assert found is not None

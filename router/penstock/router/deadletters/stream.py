@@ -115,7 +115,7 @@ class NatsDeadLetterPublisher:
             publisher.close(flush=False)
 
     def _publish(self, lines: Sequence[bytes]) -> list[LogdError]:
-        """What went wrong with dead letters, one each."""
+        """Publish dead letters; return the error of each one that failed."""
         acks: list[Future[Any]] = []
         errors: list[LogdError] = []
         try:
@@ -179,7 +179,7 @@ def publish_file(file: DeadLetterFile, stream: NatsDeadLetterPublisher) -> tuple
 
 
 def _is_for_good(error: LogdError) -> bool:
-    """Whether that dead letter is refused however often it is sent, and others perhaps not."""
+    """Return whether a retry is pointless for this dead letter, while others may succeed."""
     nack = getattr(error, "nack", None)
     return isinstance(error, RefusedError) and (nack is None or not nack.retryable)
 

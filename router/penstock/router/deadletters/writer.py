@@ -35,7 +35,7 @@ MALFORMED: Final = "malformed"
 """The code of rows that are no records."""
 
 MALFORMED_COLUMNS: Final = frozenset({*_WANTED, *MARKS} - {"value"})
-"""What dead letters of such rows are made of."""
+"""Columns that dead letters of malformed rows are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def send_each_to_dlq(
 
 
 def _count_of_file(sizes: Sequence[int], limits: FileLimits) -> int:
-    """How many of the dead letters whose values have these sizes are in one file."""
+    """Return how many dead letters, by the sizes of their values, go into one file."""
     for count, held in enumerate(accumulate(sizes), start=1):
         if held >= limits.values_bytes:
             return count
@@ -165,7 +165,7 @@ def as_line(dead_letter: Mapping[str, Any]) -> bytes:
 
 
 def _name_of(rows: pa.Table, context: SinkContext) -> str:
-    """Only these rows have it; see the module's docstring."""
+    """Return the file's name, which no other rows have: see the module's docstring."""
     first = rows.select(_POSITION).slice(0, 1).to_pylist()[0]
     offsets = rows.column("offset").to_pylist()
     position = context.position_tag(first["stream"], first["partition"], offsets[0])

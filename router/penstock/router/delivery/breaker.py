@@ -1,4 +1,4 @@
-"""Whether a destination may be asked now: a circuit breaker, and how long it stays open.
+"""Circuit breaker: whether a destination may be sent a request now, and how long it stays open.
 
     closed     requests go; after a failure there is a short pause
       │ ▲
@@ -36,13 +36,13 @@ STATES: Final[tuple[State, ...]] = get_args(State)
 
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
-    """How patient a breaker is.
+    """Limits of a breaker.
 
     Attributes:
         initial_backoff_s: Upper limit of the first pause.
         max_backoff_s: Upper limit of any pause that the destination did not ask for.
         failure_threshold: Failures in a row that open it.
-        max_paused_backoff_s: The same where the sender, or every record, is refused.
+        max_paused_backoff_s: Upper limit of a pause while the sender, or every record, is refused.
     """
 
     initial_backoff_s: float = 0.5
@@ -69,7 +69,7 @@ class Circuit:
     reason: str | None = None
 
     def as_json(self, now_ns: int) -> dict[str, Any]:
-        """For a status: times as seconds from now on."""
+        """Return the fields for `/status`; times are seconds relative to now."""
         retry_at_ns = now_ns if self.retry_at_ns is None else self.retry_at_ns
         return {
             "state": self.state,
@@ -101,11 +101,11 @@ class Breaker:
         return self._circuit
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask `admits` again; None: it does."""
+        """Return when `admits` may change, in monotonic ns; None: a request may go now."""
         return self._circuit.retry_at_ns
 
     def admits(self, now_ns: int) -> bool:
-        """Whether a request may go; the first one after a pause is what half_open is about."""
+        """Return whether a request may go; the first one after a pause half-opens the circuit."""
         now = self._circuit
         if now.retry_at_ns is None:
             return True

@@ -24,7 +24,7 @@ from penstock.router.delivery.result import (
 
 
 class Meaning(Enum):
-    """What a code says of a whole request."""
+    """The meaning of an HTTP status code for a whole request."""
 
     TAKEN = auto()
     TOO_LARGE = auto()
@@ -36,13 +36,13 @@ class Meaning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What came back.
+    """A response of an HTTP server.
 
     Attributes:
-        status: HTTP's code.
-        headers: By their names in lower case.
-        body: Its beginning, where it is long.
-        after_s: As Retry-After asked.
+        status: The status code.
+        headers: Headers by name in lower case.
+        body: The beginning of the body.
+        after_s: Seconds that Retry-After asks for; 0: none.
     """
 
     status: int
@@ -59,7 +59,7 @@ class HttpResponse:
 
 
 EXCERPT_BYTES: Final = 200
-"""Of an answer's body, for reasons."""
+"""Maximum bytes of a response's body that are quoted in a reason."""
 
 MEANINGS: Final[Mapping[int, Meaning]] = {
     **dict.fromkeys((401, 402, 403, 404, 405, 407, 410, 411, 415, 421, 426, 451), Meaning.PAUSED),

@@ -56,20 +56,20 @@ EVIDENCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How patient a sink is with records and requests.
+    """How long a sink retries records and requests.
 
     Attributes:
         suspect_after: Failures in a row after which a request's records are suspected.
-        evidence_gap_s: Between two deliveries; after a longer one the count of failures that are
-            evidence begins again, for an outage lets a request through now and then.
-        confirmed_after_s: How long a record goes on failing after the first evidence against it; a
-            server that starts again, or a shard that moves, takes a minute.
+        evidence_gap_s: Maximum seconds between two deliveries. A longer gap resets the count of
+            failures that are evidence, for an outage lets a request through now and then.
+        confirmed_after_s: How long a record must fail after the first evidence against it; a
+            server that restarts, or a shard that moves, takes a minute.
         poison_after_s: How long a lone record may fail without any evidence.
-        confirm_s: How long the destination may take to confirm what it accepted.
-        confirm_every_s: Between two questions whether it did.
-        max_unconfirmed: Requests that may wait for that at once.
-        rejected_after: Records refused for one reason, and none taken meanwhile, after which no
-            record is to blame; 0: each is.
+        confirm_s: Seconds that the destination has to confirm what it accepted.
+        confirm_every_s: Seconds between two requests for a confirmation.
+        max_unconfirmed: Maximum requests that wait for confirmation at once.
+        rejected_after: Records refused in a row for one reason, none accepted meanwhile, after
+            which no record is to blame; 0: each record is.
     """
 
     suspect_after: int = 5
@@ -97,7 +97,7 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of the part that was sent."""
+    """The answer to the request that was sent last."""
 
     verdict: DeliveryResult
 
@@ -187,7 +187,7 @@ def _is_past(since_ns: int, seconds: float, now_ns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What the destination has accepted and not confirmed."""
+    """A request that the destination has accepted and not confirmed."""
 
     task: _Task
     until_ns: int
@@ -222,11 +222,11 @@ class Delivery:
 
     @property
     def done(self) -> bool:
-        """Whether every record is delivered or refused."""
+        """True if every record is delivered or refused."""
         return not (self._queue or self._flying or self._unconfirmed or self._held)
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `handle(Ticked())`; None while an answer is awaited or all is done."""
+        """Return when to call `handle(Ticked())`; None while a response is due or all is done."""
         if self._flying or self._asking or self.done:
             return None
         held = (self._deadline_ns, self._breaker.next_deadline_ns())
@@ -346,7 +346,7 @@ class Delivery:
     def _confirmed_poison(
         self, task: _Task, verdict: PartialFailure, now_ns: int
     ) -> tuple[tuple[int, Fault], ...]:
-        """Of the records that failed again, each by itself, the first ones: all, one, or none."""
+        """Return the records that are confirmed poison: all that failed alone, one, or none."""
         if not verdict.failed or self._is_confirmed(task, task.failures, now_ns):
             return verdict.failed
         if self._is_alone_too_long(task, now_ns):
@@ -378,7 +378,7 @@ class Delivery:
         return []
 
     def _settle_held(self, now_ns: int) -> list[Effect]:
-        """What becomes of the records that are held."""
+        """Deliver, refuse or keep the records that are held."""
         if not self._held:
             return []
         refusals = self._breaker.refusals + len(self._held)
@@ -449,7 +449,7 @@ class Delivery:
         task.seen = self._deliveries
 
     def _is_suspect(self, task: _Task, now_ns: int) -> bool:
-        """Whether there is evidence, and not from long ago."""
+        """Return whether there is recent evidence against the task's records."""
         lasts_s = self._policy.confirmed_after_s + 3 * self._policy.evidence_gap_s
         return task.evidence > 0 and not _is_past(task.evident_ns, lasts_s, now_ns)
 

@@ -1,4 +1,4 @@
-"""How fast a sink may go: records and bytes a second, on the average.
+"""Rate limits of a sink: records and bytes a second, on the average.
 
 Each limit is an account that fills as time passes, up to one second's worth. A delivery is booked
 in whole, and may overdraw the account: what comes next waits until it is even again. So a batch
@@ -50,7 +50,7 @@ class RateLimiter:
         self._bytes = _account(bytes_per_s, now_ns)
 
     def wait_ns(self, now_ns: int) -> int:
-        """How long the next delivery has to wait; 0 when it may go."""
+        """Return how many ns the next delivery has to wait; 0: it may go."""
         accounts = [it for it in (self._records, self._bytes) if it is not None]
         return max((_until_even(it, now_ns) for it in accounts), default=0)
 

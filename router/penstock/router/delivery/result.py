@@ -1,4 +1,4 @@
-"""What an answer means for the records of a request, whatever the protocol.
+"""The delivery results: the meaning of a response for the records of a request, by any protocol.
 
 A sink's judge reads an answer and returns one of these; `core.delivery` does what it asks for.
 
@@ -72,7 +72,7 @@ class TooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """At least one record will never be taken, and none was."""
+    """None of the records was accepted, and at least one never will be."""
 
     fault: Fault
 

@@ -1,4 +1,4 @@
-"""From a batch to a sink: the routes' transforms, the sink's pace, and what must be laid aside."""
+"""The way of a batch to a sink: transforms of routes, rate limit, dead letters."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ from penstock.router.sinks import Sink, SinkContext, TaskSink
 from penstock.router.transforms import Again, Chain
 
 _EVERY = tuple(it.name for it in view("records").columns if it.name not in MARKS)
-"""What a sink gets that names no columns."""
+"""Columns that a sink receives if it names none."""
 
 _NOT_A_RECORD = Reason(
     code="not_a_record",
@@ -67,7 +67,6 @@ class BatchWriter:
         )
 
     def needs(self, column: str) -> bool:
-        """Whether the sink cannot do without it."""
         return column in self._sink.columns
 
     def give(self, rows: pa.Table, batch: int) -> None:
@@ -95,13 +94,13 @@ class BatchWriter:
     def task(
         self, unpacking: Unpacking, batch: int, own_subjects: frozenset[str] | None
     ) -> RouteTask | None:
-        """What Spark's tasks do with the rows of a batch that begins, to be committed afterwards.
+        """Return the task that Spark runs on the rows of a batch, to be committed afterwards.
 
-        Args, as `RouteTask` has them.
+        The arguments are those of `RouteTask`.
 
         Returns:
-            None: the driver has to be given the rows, for the sink writes there, or a transform
-            remembers what came before.
+            None: the driver must process the rows, for the sink writes there, or a transform keeps
+            state between batches.
 
         Raises:
             StoppedError: The job ends before it is the sink's turn.
@@ -114,12 +113,12 @@ class BatchWriter:
 
     @property
     def publishes_in_tasks(self) -> bool:
-        """Whether the destination may have records of a batch before its `commit`."""
+        """True if the destination may have records of a batch before its `commit`."""
         return isinstance(self._sink, TaskSink) and self._sink.publishes_in_tasks
 
     @property
     def keeps_order(self) -> bool:
-        """Whether one task is to have all that a batch has of a partition."""
+        """True if one task must process all rows that a batch has of a partition."""
         return isinstance(self._sink, TaskSink) and self._sink.keeps_order
 
     def commit(self, results: Sequence[TaskResult]) -> None:
@@ -165,11 +164,11 @@ class BatchWriter:
         self._rate_limiter.book(records=records, size=size, now_ns=now_ns)
 
     def start_over(self) -> None:
-        """What comes next repeats nothing of the batch before."""
+        """Tell the sink that the next rows repeat nothing of the batch before."""
         self._tell("start_over")
 
     def go_on(self) -> None:
-        """What comes next may repeat what an earlier process had of the same replay in work."""
+        """Tell the sink that the next rows may repeat those of an interrupted replay."""
         self._tell("go_on" if hasattr(self._sink, "go_on") else "start_over")
 
     def _tell(self, what: str) -> None:

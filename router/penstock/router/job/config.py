@@ -34,7 +34,7 @@ from penstock.router.transforms.settings import Steps, Transform
 from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
 
 _FILES: Final = frozenset({"lock", "format"})
-"""What `checkpoint_dir` has of its own under a name that a sink could have."""
+"""Files in `checkpoint_dir` whose name a sink could have."""
 
 
 def check_directories(
@@ -75,7 +75,7 @@ def _real(path: Path) -> Path:
 
 
 SECRET_SETTING: Final = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
-"""What Spark takes for a secret by a setting's name (`spark.redaction.regex`); so do we."""
+"""Pattern of settings that Spark redacts (`spark.redaction.regex`)."""
 
 
 def _local(value: Any) -> Any:
@@ -114,7 +114,7 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
 def _beginning(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """Of several forms, each would say in what it differs."""
+    """Replace pydantic's errors, one for each of several forms, by one that lists the forms."""
     try:
         return handler(value)
     except ValidationError:
@@ -140,11 +140,11 @@ Beginning = Annotated[
 ]
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-"""Of a job, route or sink; it becomes part of file names."""
+"""Name of a job, route or sink; it becomes part of file names."""
 
 
 class Trigger(Settings):
-    """How often a sink's query looks for new records, and how many it takes at once."""
+    """Interval and size of the batches of a sink's query."""
 
     interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
     max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
@@ -161,7 +161,7 @@ class Trigger(Settings):
         return self
 
     def options(self) -> dict[str, str]:
-        """The same for Spark's data source."""
+        """Return the trigger as options of Spark's data source."""
         found = {
             "maxOffsetsPerTrigger": str(self.max_records),
             "maxBytesPerTrigger": str(self.max_bytes),
@@ -173,7 +173,7 @@ class Trigger(Settings):
 
 
 class Source(Settings):
-    """How the log is read, and how the router authenticates there."""
+    """Settings of the connection to logd, and the router's credentials there."""
 
     fail_on_data_loss: bool = True
     retry_timeout_s: Seconds = 120.0
@@ -207,7 +207,7 @@ class Source(Settings):
         )
 
     def options(self) -> dict[str, str]:
-        """The same for Spark's data source."""
+        """Return the settings as options of Spark's data source."""
         found = {
             "tokenFile": self.token_file,
             "tlsCaFile": self.tls_ca_file,
@@ -237,7 +237,7 @@ class Route(Settings):
 
 
 class Unmatched(Settings):
-    """Where records go that no route wants, and what is done to them before."""
+    """Transforms and sinks of records that no route takes."""
 
     transforms: Steps = Field(default_factory=list)
     sinks: list[Name] = Field(default_factory=list)
@@ -275,19 +275,19 @@ class Spark(Settings):
 
     @property
     def is_local(self) -> bool:
-        """Whether the driver is its only executor."""
+        """True if the driver is the only executor."""
         return self.master.startswith("local") and "-cluster" not in self.master
 
     @property
     def knows_its_own(self) -> bool:
-        """Whether Spark's processes ask each other for a secret."""
+        """True if Spark's processes authenticate each other by a secret."""
         if (chosen := self.conf.get("spark.authenticate")) is not None:
             return chosen.strip().lower() == "true"
         return self.is_local or self.secret_file is not None
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether executors reach the driver over the loopback interface."""
+        """True if executors reach the driver over the loopback interface."""
         host = self.master.partition("://")[2].partition(":")[0]
         return self.master.startswith("local") or host in ("127.0.0.1", "localhost")
 
@@ -322,22 +322,22 @@ class JobConfig(Settings):
 
     @property
     def subscription(self) -> Subscription:
-        """Which streams and partitions are read."""
+        """Streams and partitions that the job reads."""
         if self.source.assign is None:
             return Subscription(names=tuple(self.streams))
         return Subscription(partitions=assigned(self.source.assign))
 
     @property
     def session(self) -> Spark:
-        """Of Spark, with what follows from the rest."""
+        """Spark's settings, with those that follow from the rest of the job."""
         shown = self.admin_access is None if self.spark.ui is None else self.spark.ui
         return self.spark.model_copy(update={"ui": shown})
 
     def on_master(self, master: str) -> "JobConfig":
-        """The same job with its executors elsewhere.
+        """Return the job with its executors on another master.
 
         Raises:
-            ConfigError: Strangers would reach them.
+            ConfigError: Clients without a token could reach them.
         """
         spark = self.spark.model_copy(update={"master": master})
         if self.admin_access is not None and not spark.knows_its_own:
@@ -345,7 +345,7 @@ class JobConfig(Settings):
         return self.model_copy(update={"spark": spark})
 
     def without_waiting(self) -> "JobConfig":
-        """The same job, for a run with an end: the last records are too few for ever."""
+        """Return the job without `min_offsets_per_trigger`; a bounded run reads to the end."""
         return self.model_copy(
             update={"trigger": self.trigger.model_copy(update={"min_offsets_per_trigger": 1})}
         )
@@ -357,7 +357,7 @@ class JobConfig(Settings):
 
     @property
     def dead_letters(self) -> Path:
-        """What sinks refused for good."""
+        """Directory of the records that sinks refused for good."""
         return self.dead_letter_dir or self.checkpoint_dir / "dead_letters"
 
     def rules_to(self, sink: str) -> str:
@@ -375,7 +375,7 @@ class JobConfig(Settings):
 
     @property
     def sends_malformed_to_dlq(self) -> bool:
-        """Whether what is no record goes to the dead letters, and to no sink."""
+        """True if rows that are no records become dead letters and go to no sink."""
         return self.on_malformed == "dead_letters"
 
     def routes_to(self, sink: str) -> list[int]:
@@ -384,7 +384,7 @@ class JobConfig(Settings):
         return [*found, len(self.routes)] if sink in self.unmatched.sinks else found
 
     def transforms_to(self, sink: str) -> dict[int, list[Transform]]:
-        """What is done to records on their way to a sink, by route; only where something is."""
+        """Return the transforms on the way to a sink, by index of those routes that have some."""
         steps = [*(route.transforms for route in self.routes), self.unmatched.transforms]
         return {index: steps[index] for index in self.routes_to(sink) if steps[index]}
 
@@ -393,7 +393,7 @@ class JobConfig(Settings):
         return self.routes[index].name if index < len(self.routes) else "unmatched"
 
     def route_key(self, index: int) -> str:
-        """Where a route stands in the job file."""
+        """Return the key of a route in the job file."""
         return f"routes.{index}" if index < len(self.routes) else "unmatched"
 
     @model_validator(mode="after")

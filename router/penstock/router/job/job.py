@@ -153,18 +153,18 @@ class CursorPublisher:
 
 
 def _stream_of(sink_partition: _SinkPartition) -> tuple[str, str]:
-    """Of one sink: another may have got to a stream's new life already."""
+    """Return the sink and the stream: another sink may have reached the next stream id already."""
     sink, at = sink_partition
     return sink, at.stream
 
 
 _DRAIN_POLL_S = 0.05
 _CURSOR_TIMEOUT_S = 2.0
-"""For logd to store cursors, which nobody waits for."""
+"""Maximum seconds in which logd stores cursors at the end of a job."""
 
 
 _REPLAY_END_S = 2.0
-"""How long a replay may take to notice that the job is no more."""
+"""Maximum seconds in which a replay notices that the job has ended."""
 
 
 class Job:
@@ -320,13 +320,13 @@ class Job:
         return True
 
     def has_caught_up(self) -> bool:
-        """Whether every sink has all that was in the log when the job started."""
+        """Return whether every sink has all records that were in the log when the job started."""
         return bool(self._queries) and not any(map(self._is_behind, self._queries))
 
     def stuck(self) -> UnavailableError | None:
-        """What keeps the job from ever catching up, once that has lasted `retry_timeout_s`.
+        """Return the error that stops the job from catching up, after `retry_timeout_s`.
 
-        That is a sink which is behind, has a problem, and has delivered nothing in that time.
+        A sink is stuck if it is behind, has a problem, and has delivered nothing in that time.
         """
         now_ns = self._clock.monotonic_ns()
         limit_s = self._config.source.retry_timeout_s
@@ -344,7 +344,7 @@ class Job:
         return None
 
     def _is_behind(self, query: SinkQuery) -> bool:
-        """Whether a sink has not got all that was in the log when the job started."""
+        """Return whether a sink lacks records that were in the log when the job started."""
         return not self._goal.is_reached(query.position())
 
     def drain(self) -> None:

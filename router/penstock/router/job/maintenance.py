@@ -1,4 +1,4 @@
-"""What sinks want done beside their batches, in threads of the driver."""
+"""Periodic tasks of sinks beside their batches, in threads of the driver."""
 
 import threading
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from penstock.router.sinks import Sink
 from penstock.router.sinks.sink import Maintenance
 
 _FIRST_S: Final = 60.0
-"""At most, until the first time: a job that is often started again gets to it, too."""
+"""Maximum seconds until the first run, so that a job that restarts often runs its tasks, too."""
 
 _END_S: Final = 2.0
-"""How long the end of a job waits for them: what they do can be broken off at any point."""
+"""Seconds that the end of a job waits for the tasks, each of which can be interrupted anywhere."""
 
 
 class MaintenanceThreads:
@@ -39,7 +39,7 @@ class MaintenanceThreads:
 
     @property
     def problem(self) -> str | None:
-        """What went wrong the last time, of one sink."""
+        """Error of the last run of one of the sinks; None: all succeeded."""
         return next(iter(list(self._problems.values())), None)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Whose a job's directories are, and what follows for commands there."""
+"""Owner of a job's directories, and the checks that commands make by it."""
 
 import hmac
 import os
@@ -15,16 +15,16 @@ from penstock.service.config_types import secrets_of
 
 
 def require_its_user(directory: Path, *, user: int | None = None) -> None:
-    """What root makes in a job's directories stands in the way of a job that is not root's.
+    """Require that root does not create files in the directories of another user's job.
 
-    Whose the job is says its lock; the directory's owner, where it has not run yet.
+    The owner of the job is that of its lock, or of the directory if it has never run.
 
     Args:
-        directory: Of the job.
-        user: Who asks, by number; without it this process's.
+        directory: The job's directory.
+        user: Numeric id of the user; None: that of this process.
 
     Raises:
-        ConfigError: This is root, and the job somebody else's.
+        ConfigError: This is root, and the job belongs to another user.
     """
     if (os.geteuid() if user is None else user) != 0:
         return
@@ -44,14 +44,14 @@ def require_its_user(directory: Path, *, user: int | None = None) -> None:
 
 
 def require_room_for_dead_letters(directory: Path, sinks: list[str]) -> None:
-    """What a sink refuses must have a place, before it has refused anything.
+    """Require that dead letters can be written, before any record is refused.
 
     Args:
-        directory: Of the dead letters; it need not be there yet.
-        sinks: Whose directories are below it.
+        directory: Directory of the dead letters; it need not exist.
+        sinks: Sinks that have a directory below it.
 
     Raises:
-        ConfigError: This user may not write there, or something else is in its place.
+        ConfigError: This user may not write there, or a path is no directory.
     """
     for home in (directory, *(directory / sink for sink in sinks)):
         existing = next(it for it in (home, *home.absolute().parents) if os.path.lexists(it))
@@ -83,13 +83,13 @@ def _name_of(number: int) -> str:
 
 
 PATH: Final = "/dead-letters"
-"""Where that is."""
+"""Path of the admin actions on dead letters."""
 
 Answer = tuple[str, Mapping[str, Any]]
 
 
 def refusal(config: JobConfig, visitor: Requester) -> Answer | None:
-    """What somebody is told who may not; None: they may."""
+    """Return the response to a requester who may not act; None: they may."""
     path = config.actions_token_file
     if path is None:
         return "404 Not Found", {"error": "the job has no actions_token_file"}
@@ -109,7 +109,7 @@ _OF_SOURCE = ("token_file", "tls_ca_file", "cert_file", "key_file")
 
 
 def logd_is_away(config: JobConfig, error: LogUnavailableError) -> ServiceError:
-    """What to tell of a logd that could not be reached, or did not let this reader in."""
+    """Return the error for a logd that could not be reached or refused the router's credentials."""
     for told in _of_source(config):
         return WrongKeyError(told, fix="name a file that this user may read")
     return UnavailableError(

@@ -18,12 +18,12 @@ from penstock.router.sinks import Preview, make_sink
 from penstock.router.sinks.http.settings import legible
 
 BODY_CHARACTERS: Final = 2000
-"""Of a request's body, as text for people; the rest is told by its length."""
+"""Maximum characters of a request's body in the text output; the rest is given by its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteCount:
-    """What a route takes of the sample."""
+    """Number of records of the sample that a route takes."""
 
     name: str
     records: int
@@ -32,7 +32,7 @@ class RouteCount:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """How many records a transform of a route changed, or left out."""
+    """Number of records that a transform of a route changed, or left out."""
 
     route: str
     step: str
@@ -41,15 +41,15 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class SinkPreview:
-    """What a sink would get and send.
+    """Rows and requests of one sink.
 
     Attributes:
         name: The sink.
         routed: Records that routes lead to it.
-        malformed: Rows that are no records and would be dead letters of it.
-        written: What transforms leave of the former.
-        requests: What it would send, as it would.
-        steps: What each transform did, in its order.
+        malformed: Rows that are no records and would become dead letters.
+        written: Records that remain after transforms.
+        requests: The requests, as they would be sent.
+        steps: The result of each transform, in order.
     """
 
     name: str
@@ -69,7 +69,6 @@ class JobPreview:
     sinks: tuple[SinkPreview, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
         return asdict(self)
 
 
@@ -111,7 +110,7 @@ def preview(run: BoundedRun, chunk: Chunk, sinks: tuple[str, ...]) -> JobPreview
 
 
 def sink_preview(run: BoundedRun, name: str, chunk: Chunk, directory: Path) -> SinkPreview:
-    """What one sink would make of a chunk of the log.
+    """Return the preview of one sink on a chunk of the log.
 
     Raises:
         RunFailedError: Spark fails.
@@ -141,7 +140,7 @@ def _count(flags: Any) -> int:
 
 
 def text(job: JobConfig, shown: JobPreview, *, whole: bool) -> str:
-    """For people; bodies are cut unless they are wanted `whole`."""
+    """Format the preview for people; bodies are cut unless `whole`."""
     lines = [
         f"{pluralize(shown.records, 'record')} of {', '.join(job.streams)}; nothing is sent",
         "",

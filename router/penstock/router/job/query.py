@@ -41,16 +41,16 @@ _T = TypeVar("_T")
 
 
 class BatchSpans:
-    """Of one sink.
+    """Spans of the batches of one sink.
 
-    A batch in which there is nothing but Penstock's own spans makes none.
+    A batch that has only Penstock's own spans makes none.
 
     Args:
-        context: The sink's, with the tracer.
-        columns: That the sink needs.
+        context: The sink's context, with the tracer.
+        columns: Columns that the sink needs.
 
     Attributes:
-        columns: To be read for it.
+        columns: Columns to be read, which include the subject where spans are made.
     """
 
     def __init__(self, context: SinkContext, columns: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class BatchSpans:
 
     @property
     def own_subjects(self) -> frozenset[str] | None:
-        """Of Penstock's own spans; None: nobody needs to look for them."""
+        """Subjects of Penstock's own spans; None: no spans are made, and nothing is compared."""
         return None if self._tracer is None else self._tracer.own_subjects
 
     @contextmanager
@@ -129,7 +129,7 @@ RESTART_CALM_S: Final = 120.0
 """One that ran so long before it failed is started again as after the first time."""
 
 _WAITING: Final = "Waiting for"
-"""How Spark's message begins between triggers, and not before the first one has ended."""
+"""Beginning of Spark's message between triggers, which it shows after the first trigger."""
 
 
 class _State(Enum):
@@ -196,7 +196,7 @@ class SinkQuery:
 
     @property
     def problem(self) -> str | None:
-        """What keeps the query or its sink from delivering; None while they work."""
+        """Description of what keeps the query or its sink from delivering; None while they work."""
         return self.failure or self._context.meter.problem
 
     @property
@@ -225,7 +225,6 @@ class SinkQuery:
 
     @property
     def restarts(self) -> int:
-        """How often the query failed."""
         return self._restarts.count
 
     def committed(self) -> dict[StreamPartition, int]:
@@ -285,16 +284,15 @@ class SinkQuery:
 
     @property
     def writes(self) -> bool:
-        """Whether the sink has rows of a batch; a batch that is still read may be given up."""
+        """True if the sink has rows of a batch; before that the batch may be given up."""
         return self._writes
 
     @property
     def delivers(self) -> bool:
-        """Whether a batch is in work, be it that of a query that was stopped."""
+        """True if a batch is in work, be it that of a query that was stopped."""
         return self._work.locked()
 
     def is_idle(self) -> bool:
-        """Whether no batch is in work now."""
         if self._state is not _State.RUNNING or not self._query.isActive:
             return True
         return not self._query.status["isTriggerActive"]
@@ -452,7 +450,7 @@ class SinkQuery:
             raise StoppedError("the job stops before this batch is written; it comes again")
 
     def _plan_of(self, planned: Offsets) -> PlannedBytes | None:
-        """How a batch is read; None: Spark has not planned it as it used to."""
+        """Return the plan of a batch; None: Spark has not planned it as before."""
         found = PlannedBytes.read(self._plan_path)
         if found is None or not found.next.items() <= planned.next.items():
             return None
@@ -493,7 +491,7 @@ class SinkQuery:
         )
 
     def _made(self, make: Callable[[], _T], batch: int) -> _T:
-        """What Spark makes of a batch."""
+        """Run `make`; raise, and have the batch planned again, if it is larger than planned."""
         try:
             return make()
         except (PySparkException, Py4JError) as error:
@@ -597,7 +595,7 @@ def _subscribed(job: JobConfig) -> dict[str, str]:
 
 
 def reason_of(error: StreamingQueryException | None) -> str:
-    """What a person needs to know of a query's failure, out of Spark's layers of stack traces."""
+    """Return the message of a query's failure without Spark's stack traces."""
     if error is None:
         return "the query ended by itself"
     return first_lines(str(error))

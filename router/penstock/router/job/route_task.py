@@ -1,4 +1,4 @@
-"""What is done to a batch's rows on their way to a sink, in the driver or in a task of Spark's.
+"""The steps from a batch's rows to a sink, in the driver or in a task of Spark.
 
 `RouteSteps` tells records from what is none, and applies the transforms of routes. `RouteTask` is a
 whole task: rows as the source packed them, through these steps, into the sink's writer.
@@ -31,14 +31,14 @@ _TIMES: Final = frozenset({"time", "timestamp_ns", "kind", "value"})
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What became of the rows of a batch, or of some of them.
+    """The rows of a batch, or of some of them, after transforms.
 
     Attributes:
-        rows: What the sink gets.
+        rows: Rows for the sink.
         malformed: Rows that are no records, if these are dead letters.
-        refused: Rows that a transform cannot be done to, unchanged.
-        originals: The rows before transforms; None: there are none.
-        counts: For the sink's counters.
+        refused: Rows that a transform could not process, unchanged.
+        originals: The rows before transforms; None: there were none.
+        counts: Increments of the sink's counters.
     """
 
     rows: pa.Table
@@ -82,7 +82,7 @@ class RouteSteps:
 
     @property
     def remembers(self) -> bool:
-        """Whether a step must see all batches, one after the other, in one place."""
+        """True if a transform needs all batches, one after the other, in one process."""
         return any(chain.remembers for chain in self._chains.values())
 
     def prepare(self, rows: pa.Table, batch: int) -> Prepared:
@@ -120,9 +120,9 @@ class RouteSteps:
         *,
         changed: dict[int, list[tuple[str, int]]] | None = None,
     ) -> Transformed:
-        """What transforms make of rows that are numbered by route.
+        """Apply the transforms of routes to rows that are numbered by route.
 
-        `changed` gets, by route, what `Chain.apply` says of its steps.
+        `changed` receives, by route, the counts of `Chain.apply` for each step.
         """
         rows = in_log_order(rows)
         numbers = rows.column(ROUTE_COLUMN)
@@ -164,7 +164,7 @@ def _times_replaced(rows: pa.Table) -> Counter[str]:
 
 
 def holds_others(rows: pa.Table, own: frozenset[str]) -> bool:
-    """Whether any row is of another subject than these."""
+    """Return whether any row has a subject other than these."""
     subjects = pc.unique(rows.column(SUBJECT)).to_pylist()
     return not own.issuperset(it.decode() if isinstance(it, bytes) else it for it in subjects)
 
@@ -179,20 +179,20 @@ def bytes_of(rows: pa.Table) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task did.
+    """The result of a task.
 
     Attributes:
         routed: Rows that routes lead to the sink.
-        lost: Offsets that were passed over, for they are gone or damaged.
+        lost: Offsets that were skipped because their records are gone or damaged.
         holds_others: Whether there were rows of other subjects than `RouteTask.own_subjects`.
-        records: Rows that the writer got.
+        records: Rows that the writer received.
         size: The records' own bytes.
-        counts: For the sink's counters.
-        malformed: As in `Prepared`; None: there are none.
-        refused: Likewise.
-        originals: Of the rows that the writer has left to `commit`, as they were before transforms;
-            None: there are none, or they are the same.
-        written: What the writer made.
+        counts: Increments of the sink's counters.
+        malformed: Rows that are no records, if these are dead letters; None: there are none.
+        refused: Rows that a transform could not process, unchanged; None: there are none.
+        originals: The rows that the writer left to `commit`, before transforms; None: there are
+            none, or they are the same.
+        written: The writer's own result.
     """
 
     routed: int

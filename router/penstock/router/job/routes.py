@@ -29,14 +29,14 @@ from penstock.router.spark.readers import Steps, read_passthrough
 
 
 def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
-    """From rows of the view `records` to the given columns of those for one sink."""
+    """Return the steps from rows of the view `records` to the given columns of one sink's rows."""
     return lambda rows: rows_for(sink, job, rows).select(*columns)
 
 
 def classify_for(sink: str, job: JobConfig) -> Steps:
-    """From rows of the view `records` to the number of the route that leads each to a sink.
+    """Return the steps from rows of the view `records` to the number of the route to a sink.
 
-    The column is `ROUTE_COLUMN`, NULL where none does; `PASSTHROUGH` is kept.
+    The column is `ROUTE_COLUMN`, NULL where no route takes the row; `PASSTHROUGH` is kept.
     """
 
     def classify_answer(rows: DataFrame) -> DataFrame:
@@ -73,7 +73,7 @@ def routable(job: JobConfig, rows: DataFrame) -> DataFrame:
 
 
 def matches(route: Route) -> Column:
-    """Whether a route takes a row; NULL is no."""
+    """Return the condition of a route as a column; NULL counts as false."""
     return _condition(route, if_unknown=F.lit(False))
 
 
@@ -84,7 +84,7 @@ def _condition(route: Route, *, if_unknown: Column) -> Column:
 
 
 def _takes(job: JobConfig, index: int) -> Column:
-    """Whether a row comes to the sinks of a route; that of `unmatched` follows the last route."""
+    """Return whether a row goes to a route's sinks; `unmatched` is the index after the last."""
     is_rest = index == len(job.routes)
     taken = F.lit(True)
     if not is_rest:
@@ -177,12 +177,12 @@ class Routed:
     def frame(
         self, spark: SparkSession, options: Mapping[str, str], *, streaming: bool
     ) -> DataFrame:
-        """What Spark makes of the log.
+        """Return the log as a data frame.
 
         Args:
             spark: The session.
-            options: Of the data source.
-            streaming: Whether for a stream or a batch.
+            options: Options of the data source.
+            streaming: Whether the frame is a stream or a batch.
         """
         return read_passthrough(
             spark, options, self._steps, self._classify, self._passthrough, streaming=streaming

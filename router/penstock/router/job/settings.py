@@ -1,4 +1,4 @@
-"""What the settings of all sinks have in common; each sink's own stand beside it."""
+"""Settings that all sinks have in common; each sink's own are in its module."""
 
 from typing import Annotated, Self
 
@@ -17,7 +17,7 @@ class Settings(Quantities):
 
 
 class RateLimit(Settings):
-    """How fast records go to a sink, on the average over batches."""
+    """Maximum rate of records to a sink, on the average over batches."""
 
     records_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     bytes_per_s: Annotated[float, Field(ge=1024, allow_inf_nan=False)] | None = None

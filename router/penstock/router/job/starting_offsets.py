@@ -1,4 +1,4 @@
-"""Where a job begins each stream: at an end of the log, at offsets, or at a time."""
+"""Offsets at which a job begins each stream: an end of the log, given offsets, or a time."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,11 +27,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def first_state(config: JobConfig, log: LogdReader) -> LogState:
-    """What can be read of a job's streams.
+    """Return the readable offsets of a job's streams.
 
     Raises:
         ConfigError: A stream does not exist, or a file of `source` cannot be read.
-        UnavailableError: logd stayed away.
+        UnavailableError: logd could not be reached in time.
     """
     try:
         with _reached(config):
@@ -47,11 +47,11 @@ def first_state(config: JobConfig, log: LogdReader) -> LogState:
 def starting_offsets(
     config: JobConfig, state: LogState, log: LogdReader, clock: BlockingClock
 ) -> Offsets:
-    """Where a job began what it has read before, and begins what is new; the latter is kept.
+    """Return where the job began each known partition and begins each new one; store the latter.
 
     Raises:
-        ConfigError: It would begin something where there is nothing, or at a time to come.
-        UnavailableError: logd stayed away.
+        ConfigError: An offset does not exist, or the time lies in the future.
+        UnavailableError: logd could not be reached in time.
     """
     wanted = config.starting_offsets
     decided = StartingOffsets(config.checkpoint_dir)

@@ -36,18 +36,18 @@ from penstock.router.telemetry import Meter
 
 _LEASE_S: Final = 30.0
 _WAIT_LEASES: Final = 3
-"""How many times the length of a lease another process is waited for, that may be dead."""
+"""How many lease lengths a compactor waits for another process that may be dead."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class PassResult:
-    """What a pass did.
+    """Result of a pass.
 
     Attributes:
         counts: `merged_files`, `merged_into`, `removed_files`, `skipped_plans`.
-        waiting: How many plans are on their way.
+        waiting: Number of plans that are not finished.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -126,7 +126,7 @@ class Compactor:
         return Snapshot(files, hidden, plans, self._known(files, plans))
 
     def _known(self, files: dict[str, LakeFile], plans: Sequence[PlanState]) -> dict[str, Source]:
-        """What files hold; merged ones are asked only where there is something to merge with."""
+        """Return the records of each file; read merged ones only if there is one to merge."""
         found: dict[str, Source] = {}
         per_directory = Counter(it.directory for it in files.values())
         planned = {path for state in plans for path in (*state.plan.paths, state.plan.target)}
@@ -182,7 +182,7 @@ class Compactor:
             return self._index.decide(plan, decision, self._clock.unix_ns())
 
     def _only(self, plan: Plan) -> bool:
-        """Whether no other plan gets any of its sources; a process without the lease made those."""
+        """Cancel other plans with the same sources; return False if one of them has merged."""
         now_ns = self._clock.unix_ns()
         others = [
             it

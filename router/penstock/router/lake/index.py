@@ -1,4 +1,4 @@
-"""What a lake keeps in `_index`: plans on their way, and the files that hold each record once.
+"""Contents of a lake's `_index`: open plans, and the files that hold each record once.
 
     _index/plans/ID.json      {"format": 1, "directory": "kind=log/…", "merges": true,
                                "time_ns": 17…,

@@ -1,4 +1,4 @@
-"""What is in a lake: its partitions, its streams by offset range, gaps, doubles, damage."""
+"""Inspection of a lake: its partitions, its streams by offset range, gaps, duplicates, damage."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ EXAMPLES_MAX: Final = 20
 
 @dataclass(slots=True)
 class PartitionTotal:
-    """What is in a partition of the lake, or in all of it."""
+    """Totals of a partition of the lake, or of all of it."""
 
     files: int = 0
     compacted: int = 0
@@ -57,16 +57,16 @@ class StreamTotal:
 
 @dataclass(slots=True)
 class Checked:
-    """What `verify` found of one generation of a partition of the log.
+    """The rows of one generation of a partition of the log, as `verify` found them.
 
     Attributes:
-        rows: How many rows there are, doubles included.
+        rows: Number of rows, duplicates included.
         first: The lowest offset.
-        last: The highest one.
-        gaps: Offset ranges in between, both ends included, of which no row is there.
-        gap_offsets: How many offsets that are.
+        last: The highest offset.
+        gaps: Missing offset ranges in between, both ends included.
+        gap_offsets: Number of missing offsets.
         doubles: Offset ranges that are there more than once.
-        double_rows: How many rows are too many.
+        double_rows: Number of surplus rows.
     """
 
     rows: int = 0
@@ -80,12 +80,12 @@ class Checked:
 
 @dataclass(slots=True)
 class Verified:
-    """What `verify` found of a lake.
+    """The result of `verify`.
 
     Attributes:
-        streams: By generation of a partition of the log.
+        streams: Rows by generation of a partition of the log.
         damaged: Files that cannot be read, each with the reason.
-        foreign: Parquet files that no sink of Penstock named.
+        foreign: Parquet files whose name no sink of Penstock made.
     """
 
     streams: dict[StreamKey, Checked] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Verified:
 
     @property
     def is_sound(self) -> bool:
-        """Whether each row is there once, and all can be read."""
+        """True if each row is there once, and all files can be read."""
         return not self.damaged and not any(it.double_rows for it in self.streams.values())
 
 

@@ -1,4 +1,4 @@
-"""What paths in a lake of Parquet files say: partitions, streams, offsets.
+"""Layout of a lake of Parquet files: partitions, streams and offsets in paths.
 
     kind=log/date=2026-11-21/hour=08/logs.5f2c19aa-0-00000000000000000000-00000000000000000339.parquet
     kind=log/date=2026-11-21/hour=08/compacted-9c1f…e2.parquet
@@ -26,7 +26,7 @@ PARTITIONED_BY: Final[tuple[PartitionColumn, ...]] = ("kind", "date", "hour")
 """The layout of a new lake."""
 
 FORMER_PARTITIONED_BY: Final[tuple[PartitionColumn, ...]] = ("kind", "service", "date")
-"""That of lakes that versions without `partition_by` have made."""
+"""Partitioning of lakes made by versions without `partition_by`."""
 
 INDEX: Final = "_index"
 """The directory of plans and of the list of live files."""
@@ -60,11 +60,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Whose records a file holds.
+    """The records that a file holds.
 
     Attributes:
         owner: JOB.SINK of the sink `s3`, else empty.
-        spans: Of its records; a file of a sink has one.
+        spans: Their offset ranges; a file of a sink has one.
     """
 
     owner: str
@@ -92,17 +92,16 @@ class LakeFile:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether compaction made it."""
         return is_compacted(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """Which directory a row belongs to.
+    """The directory of each row.
 
     Attributes:
         by: The columns that directories are named by, from the outermost on.
-        time: Whose time `date` and `hour` are: the record's, or that at which the log got it.
+        time: The source of `date` and `hour`: the record's time, or when the log received it.
     """
 
     by: tuple[PartitionColumn, ...] = PARTITIONED_BY
@@ -120,15 +119,15 @@ class Partitioning:
 
 
 def is_compacted(path: str) -> bool:
-    """Whether compaction made a file of that name."""
+    """Return whether the file's name is one that compaction gives."""
     return _COMPACTED_NAME.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def source_of(path: str, *, has_owner: bool) -> Source | None:
-    """What a sink's file says of itself by its name; None: no sink made it.
+    """Return the records of a sink's file by its name; None: no sink made it.
 
     Args:
-        path: Its path.
+        path: The file's path.
         has_owner: Whether names begin with JOB.SINK, as those of the sink `s3` do.
     """
     found = _NAME.fullmatch(path.rpartition("/")[2])
@@ -147,7 +146,7 @@ def source_of(path: str, *, has_owner: bool) -> Source | None:
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same records in as few spans as possible, in order."""
+    """Return the same records in as few spans as possible, sorted."""
     found: list[Span] = []
     for span in sorted(spans):
         last = found[-1] if found else None
@@ -164,17 +163,17 @@ def _place(span: Span) -> tuple[str, str, int]:
 
 
 def digest_of_names(names: Iterable[str]) -> str:
-    """What a plan is called that has sources of these names."""
+    """Return the id of a plan whose sources have these names."""
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
 
 
 def compacted_path(directory: str, plan: str) -> str:
-    """Where the merged file of a plan is in the end."""
+    """Return the final path of a plan's merged file."""
     return f"{directory}/{COMPACTED}{plan}.parquet"
 
 
 def hidden_path(directory: str, plan: str) -> str:
-    """Where it is before; not `.parquet`, so that no pattern of file names finds it."""
+    """Return the path of a merged file before it is shown; no glob for `.parquet` finds it."""
     return f"{HIDDEN}/{directory}/{plan}.merged"
 
 
@@ -184,7 +183,7 @@ def values_of(directory: str) -> dict[str, str]:
 
 
 def end_of(directory: str) -> datetime | None:
-    """When the time ends that a partition is of; None: its path has no date."""
+    """Return the end of a partition's hour or day; None: its path has no date."""
     values = values_of(directory)
     try:
         day = datetime.strptime(values["date"], "%Y-%m-%d").replace(tzinfo=UTC)

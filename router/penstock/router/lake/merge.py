@@ -21,7 +21,7 @@ _BATCH_ROWS: Final = 16 * 1024
 _SORTED_BY: Final = ("service", "time")
 _BLOOM_COLUMNS: Final = ("trace_id", "record_id")
 _PLAIN_COLUMNS: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
-"""Of which hardly a value repeats: they have no dictionary."""
+"""Columns without a dictionary, because hardly any value repeats."""
 
 
 def unified_schema(schemas: Iterable[pa.Schema]) -> pa.Schema:
@@ -73,12 +73,12 @@ def _in_order(group: pa.Table) -> pa.Table:
 
 
 def writer_options(schema: pa.Schema, compression: str, group_rows: int) -> dict[str, Any]:
-    """How `pyarrow.parquet.ParquetWriter` writes a merged file.
+    """Return the options of `pyarrow.parquet.ParquetWriter` for a merged file.
 
     Args:
-        schema: Of the file.
-        compression: Of its pages.
-        group_rows: How many rows a row group has, about. The library's own guess takes 64 MiB for
+        schema: Schema of the file.
+        compression: Compression of its pages.
+        group_rows: Approximate rows in a row group. The library's own guess takes 64 MiB for
             each bloom filter, until the file is written.
     """
     bloom = {"ndv": group_rows, "fpp": 0.01}
@@ -130,7 +130,7 @@ def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def encode_source(source: Source) -> bytes:
-    """What a merged file's metadata says; see `penstock.router.lake.layout`."""
+    """Return a merged file's metadata; see `penstock.router.lake.layout`."""
     spans = [
         [it.stream, it.stream_id, it.partition, it.first, it.last] for it in joined(source.spans)
     ]
@@ -138,7 +138,7 @@ def encode_source(source: Source) -> bytes:
 
 
 def decode_source(metadata: Mapping[bytes, bytes] | None) -> Source | None:
-    """What a merged file says of itself; None: it says nothing."""
+    """Return the records of a merged file by its metadata; None: it has none."""
     try:
         found = json.loads((metadata or {})[SPANS_KEY])
         return Source(str(found["owner"]), tuple(Span(*it) for it in found["spans"]))

@@ -1,4 +1,4 @@
-"""What a sink asks before it publishes rows that it may have delivered before.
+"""Lookup of rows that a sink may have delivered before and that a merge has renamed.
 
 A merge has removed the names that the sink knows those rows by. So the merged files of a partition
 are asked which offsets they have.
@@ -70,7 +70,7 @@ class MergedRows:
         return rows
 
     def may_have(self, path: str) -> bool:
-        """Whether `without` would have to look into a file."""
+        """Return whether `without` would have to read a merged file."""
         wanted = self._named(path)
         files = self._merged_files(path.rpartition("/")[0])
         return wanted is not None and any(_overlap(wanted, source) for _, source in files)
@@ -115,7 +115,7 @@ def _hidden_of(state: PlanState) -> str | None:
 
 
 def _overlap(one: Source | None, other: Source | None) -> bool:
-    """Whether two files may have a record in common."""
+    """Return whether two files may have a record in common."""
     if one is None or other is None or one.owner != other.owner:
         return False
     return any(

@@ -1,4 +1,4 @@
-"""Which files of a lake are merged or removed, and the next step of each plan; no I/O.
+"""Plans that merge or remove files of a lake, and the next step of each; no I/O.
 
 A plan goes through these states, which anyone can tell by what is in the lake:
 
@@ -44,7 +44,7 @@ PLANS_MAX: Final = 200
 """Plans that are on their way at a time: each pass, and each sink's batch, looks at all of them."""
 
 _LATE_FILES_MAX: Final = 8
-"""So many small files beside a merged one are merged with it, however small they are."""
+"""Number of small files that are merged with a compacted one, however small they are."""
 
 _NS: Final = 1_000_000_000
 
@@ -78,12 +78,12 @@ class Plan:
 
     @property
     def target(self) -> str | None:
-        """Where the merged file is in the end."""
+        """Final path of the merged file; None: the plan only removes."""
         return compacted_path(self.directory, self.id) if self.merges else None
 
     @property
     def hidden(self) -> str | None:
-        """Where it is before."""
+        """Path of the merged file before it is shown; None: the plan only removes."""
         return hidden_path(self.directory, self.id) if self.merges else None
 
 
@@ -128,13 +128,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When files are merged and removed.
+    """Rules of merging and removal.
 
     Attributes:
         target_bytes: Files of this size are left alone; merged ones are about as large.
-        after_s: A partition is merged this long after its time has ended.
-        keep_s: What readers may still have in hand stays readable for so long.
-        max_age_s: Partitions whose time ended so long ago are removed; None: none are.
+        after_s: Seconds between the end of a partition's time and its merge.
+        keep_s: Seconds for which replaced files stay readable for readers that opened them.
+        max_age_s: Seconds after the end of its time at which a partition is removed; None: never.
         merges: Whether files are merged at all.
     """
 
@@ -192,7 +192,7 @@ Step = Create | Merge | Decide | Show | Forget | RemoveHidden
 
 
 def steps(snapshot: Snapshot, now_ns: int, policy: Policy) -> list[Step]:
-    """What may be done now; one step of each plan, and new plans."""
+    """Return the steps that may be done now: one for each plan, and new plans."""
     found: list[Step] = []
     for state in snapshot.plans:
         step = next_step(state, snapshot, now_ns, policy.keep_s)
@@ -205,7 +205,7 @@ def steps(snapshot: Snapshot, now_ns: int, policy: Policy) -> list[Step]:
 
 
 def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, keep_s: float) -> Step | None:
-    """What brings one plan on; None: it is to wait."""
+    """Return the next step of a plan; None: it has to wait."""
     plan = state.plan
     keep_ns = round(keep_s * _NS)
     if state.decision == "cancelled":  # its name may be needed again, by no process that is late
@@ -223,7 +223,7 @@ def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, keep_s: float) 
 
 
 def is_unchanged(plan: Plan, files: Mapping[str, LakeFile]) -> bool:
-    """Whether the sources are there as they were when they were chosen."""
+    """Return whether the sources are the same files as when the plan was made."""
     return all(files.get(it.path) == it for it in plan.sources)
 
 
@@ -247,7 +247,7 @@ def live_files(files: Iterable[str], plans: Iterable[PlanState]) -> list[str]:
 
 
 def new_plans(snapshot: Snapshot, now_ns: int, policy: Policy) -> Iterator[Plan]:
-    """What is to be merged or removed, besides what is in plans already."""
+    """Yield new plans for files that are in no plan yet."""
     taken = {
         path
         for state in snapshot.plans
@@ -279,7 +279,7 @@ def new_plans(snapshot: Snapshot, now_ns: int, policy: Policy) -> Iterator[Plan]
 
 
 def is_expired(directory: str, now: datetime, max_age_s: float | None) -> bool:
-    """Whether a partition is past its retention."""
+    """Return whether a partition is past its retention."""
     end = end_of(directory)
     return (
         max_age_s is not None and end is not None and end.timestamp() + max_age_s <= now.timestamp()
@@ -289,9 +289,9 @@ def is_expired(directory: str, now: datetime, max_age_s: float | None) -> bool:
 def groups(
     files: Sequence[LakeFile], sources: Mapping[str, Source], target_bytes: int
 ) -> Iterator[list[LakeFile]]:
-    """Which of a partition's small files become one file each; several of two files at least.
+    """Yield groups of two or more small files of a partition, each of which becomes one file.
 
-    A file that compaction made is merged again only with as much as makes it worth it.
+    A file that compaction made is merged again only together with enough others.
     """
     bins: list[_Bin] = []
     for file in sorted(files, key=lambda it: it.path):
@@ -317,7 +317,7 @@ class _Bin:
         self._ids: dict[str, str] = {}
 
     def takes(self, file: LakeFile, source: Source, target_bytes: int) -> bool:
-        """Whether a file fits: a merged file has one id of each stream, so that rows are known."""
+        """Return whether a file fits: a merged file has one id of each stream."""
         if source.owner != self._owner or len(self.files) >= SOURCES_MAX:
             return False
         if any(self._ids.get(it.stream, it.stream_id) != it.stream_id for it in source.spans):
@@ -331,7 +331,7 @@ class _Bin:
         self._ids.update((it.stream, it.stream_id) for it in source.spans)
 
     def is_worth_it(self) -> bool:
-        """Whether so much is gained that the rows are written again."""
+        """Return whether the merge gains enough to rewrite the rows."""
         if len(self.files) < 2:
             return False
         merged = sum(it.size for it in self.files if it.is_compacted)

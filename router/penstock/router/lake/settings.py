@@ -16,15 +16,15 @@ from penstock.router.lake.plan import Policy
 
 
 class Compaction(Settings):
-    """When small files are merged.
+    """Settings of the merging of small files.
 
     Attributes:
-        enabled: Whether the job does it; None: in a directory of this machine alone, where readers
-            by listing never miss a row.
-        interval_s: Between two looks.
-        after_s: A partition is merged so long after its hour, or day, has ended.
-        target_bytes: About the size of merged files; larger ones are left alone.
-        keep_s: How long files that were replaced stay for those who have read the index.
+        enabled: Whether the job compacts; None: only in a local directory, where readers by
+            listing never miss a row.
+        interval_s: Seconds between two passes.
+        after_s: Seconds between the end of a partition's hour, or day, and its merge.
+        target_bytes: Approximate size of merged files; larger ones are left alone.
+        keep_s: Seconds for which replaced files stay for readers of the index.
     """
 
     enabled: bool | None = None
@@ -35,22 +35,21 @@ class Compaction(Settings):
 
 
 class Retention(Settings):
-    """When partitions are removed.
+    """Settings of the removal of partitions.
 
     Attributes:
-        max_age_days: Whole partitions are removed so long after their time has ended.
+        max_age_days: Days after the end of its time at which a whole partition is removed.
     """
 
     max_age_days: Annotated[float, Field(gt=0, le=36_500, allow_inf_nan=False)]
 
     @property
     def max_age_s(self) -> float:
-        """The same in seconds."""
         return self.max_age_days * 86_400
 
 
 class LakeFileSettings(Settings):
-    """Of a sink that writes Parquet files."""
+    """Settings of a sink that writes Parquet files."""
 
     partition_by: Annotated[tuple[PartitionColumn, ...], Field(min_length=1)] | None = None
     partition_time: PartitionTime = "event"
@@ -71,12 +70,12 @@ class LakeFileSettings(Settings):
         return self
 
     def partitioning(self, found: tuple[str, ...] | None, key: str, place: str) -> Partitioning:
-        """Which directory a row belongs to.
+        """Return the directories that rows belong to.
 
         Args:
-            found: The columns by which the lake is partitioned that is there; None: there is none.
-            key: The sink's, in the job file.
-            place: The lake.
+            found: The columns by which the existing lake is partitioned; None: there is no lake.
+            key: The sink's key in the job file.
+            place: The lake's path or URL.
 
         Raises:
             ConfigError: The lake is partitioned otherwise.
@@ -95,7 +94,7 @@ class LakeFileSettings(Settings):
 
     @property
     def max_age_s(self) -> float | None:
-        """How old partitions become, in seconds; None: as old as they like."""
+        """Maximum age of partitions in seconds; None: unlimited."""
         return None if self.retention is None else self.retention.max_age_s
 
     def policy(self, *, merges: bool) -> Policy:

@@ -1,4 +1,4 @@
-"""Where a lake is: a file system, HDFS, or a bucket of S3; and what compaction does there.
+"""Storages of a lake: a file system, HDFS, or a bucket of S3; and how files are replaced there.
 
 A reader that lists a directory sees a merged file and its sources never together:
 
@@ -51,7 +51,7 @@ class LakeStore(Protocol):
 
     @property
     def objects(self) -> Objects:
-        """What is in `_index`."""
+        """Objects in `_index`."""
         ...
 
     def files(self, below: str = "") -> list[LakeFile]:
@@ -111,7 +111,7 @@ def show_one_by_one(store: LakeStore, plan: Plan) -> None:
 
 
 def is_seen(path: str) -> bool:
-    """Whether readers of lakes take a path for a file with rows."""
+    """Return whether readers of lakes take a path for a file with rows."""
     parts = path.split("/")
     return path.endswith(".parquet") and not any(it.startswith(("_", ".")) for it in parts)
 
@@ -247,7 +247,7 @@ class LocalLake:
                 show_one_by_one(self, plan)
 
     def _exchanged(self, plan: Plan) -> bool:
-        """Whether it is done by exchanging the directory."""
+        """Exchange the directory for one with the merged file; return False if impossible."""
         assert plan.hidden is not None
         assert plan.target is not None
         directory = self._path / plan.directory
@@ -374,7 +374,7 @@ class HdfsLake:
 
 
 class S3Lake(S3Objects):
-    """What is below a URL of S3; see `LakeStore`."""
+    """A lake below a URL of S3; see `LakeStore`."""
 
     has_owner = True
 

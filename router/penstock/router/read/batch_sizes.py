@@ -36,13 +36,14 @@ from penstock.router.read.offsets import (
 from penstock.router.read.record_sizes import RECORD_BYTES, Look, Sample
 
 FURTHER_BYTES: Final = 4 * 1024 * 1024
-"""Of a log, as it lies on disk, that are searched at a time for the first record that matches."""
+"""Bytes of a log on disk that one request searches for the first record that matches."""
 
 FURTHER_LOOKS: Final = 8
-"""How often, for one batch."""
+"""Maximum number of such requests for one batch."""
 
 TASK_BYTES: Final = 8 * 1024 * 1024
-"""Of records that one task reads, about: the JVM copies what a task gives several times."""
+"""Approximate bytes of records that one task reads: the JVM copies a task's output several times.
+"""
 
 
 def bytes_allowed(planned: int) -> int:
@@ -55,15 +56,15 @@ def bytes_allowed(planned: int) -> int:
 
 @dataclass(slots=True)
 class _Known:
-    """What logd has reported of a partition's part in the batch that begins at `start`.
+    """Sizes that logd has reported for a partition's part of the batch that begins at `start`.
 
     Attributes:
-        start: There.
-        seen: The offset behind those that were looked at.
-        sizes: Bytes of an offset, at each place that could be read and has something.
-        looks: How often it was looked at.
-        is_bare: Whether nothing that matches lies between `start` and `seen`.
-        is_ended: Whether that ends at `seen`.
+        start: First offset of the batch.
+        seen: The offset after those that were looked at.
+        sizes: Bytes of one offset, at each position that could be read and holds records.
+        looks: Number of requests so far.
+        is_bare: Whether no record between `start` and `seen` matches.
+        is_ended: Whether the batch ends at `seen`.
     """
 
     start: int
@@ -74,7 +75,7 @@ class _Known:
     is_ended: bool = False
 
     def next_look(self, span: Span) -> Look | None:
-        """Where the span begins and where it ends; or for what matches, where it begins bare."""
+        """Return the next position to sample: begin, end, then on to the first match."""
         if self.looks == 0:
             return Look(span, self.start)
         if self.seen >= span.end:
@@ -95,11 +96,11 @@ class _Known:
             self.sizes.append(sample.size)
 
     def upto(self, end: int) -> int:
-        """Where the batch ends at the latest: where what is bare does, if it is."""
+        """Return the end of the batch: at most `end`, less where nothing matches so far."""
         return min(end, self.seen) if self.is_bare else end
 
     def size_to(self, end: int) -> int:
-        """That of the records where the batch begins or of those where it ends."""
+        """Return the estimated bytes of a record: the larger one of both ends of the batch."""
         if self.is_bare and end <= self.seen:
             return 0
         return max(self.sizes, default=RECORD_BYTES)
@@ -117,7 +118,7 @@ class LargestFrame:
 
 
 class PlannedTask(NamedTuple):
-    """What one task reads: `start` inclusive, `end` exclusive, about `size` bytes."""
+    """Offsets from `start` up to `end`, exclusive, that one task reads: about `size` bytes."""
 
     stream: str
     partition: int
@@ -128,14 +129,14 @@ class PlannedTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedBytes:
-    """What a batch was planned with.
+    """The plan of a batch.
 
     Attributes:
-        next: Where it ends.
+        next: The offset after the batch, by partition.
         size: Bytes of memory that its records take.
-        is_measured: Whether every frame was; else some were looked at.
-        largest: If so, the largest one.
-        tasks: In the order of the log; none: an earlier version wrote the file.
+        is_measured: Whether every frame was measured; else some were sampled.
+        largest: The largest frame, if measured.
+        tasks: The tasks in the order of the log; empty: an earlier version wrote the file.
     """
 
     next: Mapping[StreamPartition, int]
@@ -145,7 +146,7 @@ class PlannedBytes:
     tasks: tuple[PlannedTask, ...] = ()
 
     def is_of(self, spans: Iterable[Span]) -> bool:
-        """Whether its tasks read these spans, one a partition, and nothing else."""
+        """Return whether the tasks read exactly these spans, one for each partition."""
         mine: dict[StreamPartition, tuple[int, int]] = {}
         for task in self.tasks:
             at = StreamPartition(task.stream, task.partition)
@@ -153,7 +154,7 @@ class PlannedBytes:
         return bool(mine) and mine == {it.where: (it.start, it.end) for it in spans}
 
     def cuts(self) -> dict[StreamPartition, tuple[int, ...]]:
-        """Where tasks begin within a partition's part of the batch; not of one task alone."""
+        """Return the offsets at which tasks after the first begin, by partition."""
         starts: dict[StreamPartition, list[int]] = {}
         for task in self.tasks:
             starts.setdefault(StreamPartition(task.stream, task.partition), []).append(task.start)
@@ -172,7 +173,6 @@ class PlannedBytes:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """What is in the file; None: there is none."""
         try:
             told = json.loads(path.read_text())
         except FileNotFoundError:
@@ -201,7 +201,7 @@ class _Measured:
     frames: tuple[FrameSize, ...]
 
     def serves(self, span: Span, upto: int | None) -> bool:
-        """Whether that is all of a span, or as much of it as has so many bytes."""
+        """Return whether the frames cover a span, or at least `upto` bytes of it."""
         if self.start != span.start:
             return False
         whole = sum(frame.size for frame in self.frames)
@@ -239,11 +239,11 @@ class BatchSizes:
         *,
         patiently: bool,
     ) -> dict[StreamPartition, int]:
-        """Where a batch ends that begins at `first` and ends at `last` at most.
+        """Return the ends of a batch that begins at `first` and ends at `last` at most.
 
         Raises:
-            LogUnavailableError: As `LogdReader.sample`; what logd has reported of this batch
-                until then is known when it is asked for again.
+            LogUnavailableError: logd could not be reached; the sizes that it reported until then
+                are kept for the next call.
         """
         spans = [Span(*at, first[at], end) for at, end in last.items() if end > first[at]]
         if self.max_bytes is None or not spans:

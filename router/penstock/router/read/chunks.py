@@ -18,10 +18,10 @@ from penstock.router.read.offsets import Span
 from penstock.router.read.shared.policy import Cutter
 
 LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
-"""Of the records as they are read: the log's columns, the first one with absolute offsets."""
+"""Schema of records as they are read: the log's columns, the first one with absolute offsets."""
 
 NAME_BYTES: Final = 20
-"""Of a name: no two pieces have the same one, by chance or on purpose."""
+"""Bytes of a chunk's name, enough that no two chunks share one, by chance or on purpose."""
 
 _POSITION: Final = struct.Struct("<qqqqq")
 
@@ -74,7 +74,7 @@ class FrameChunk:
         return together([cut.rows() for cut in self.cuts])
 
     def name(self, purpose: str) -> str:
-        """What only a piece has that was read with the very same bytes, for the same purpose.
+        """Return a name that only a chunk of the very same bytes has, for the same purpose.
 
         Args:
             purpose: Everything beside the records that decides what is made of them.

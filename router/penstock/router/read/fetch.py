@@ -37,7 +37,7 @@ def not_now(error: RefusedError) -> UnavailableError:
 def loss_or_refusal(
     span: Span, offset: int, error: RefusedError
 ) -> DataLossError | LogRefusedError:
-    """What a refusal says of the records: that some are gone, and where it goes on; or nothing."""
+    """Return the error of a refused fetch: data loss with the offset that follows, or a refusal."""
     detail = error.detail
     message = (
         f"{span.stream}/{span.partition}: offset {offset} cannot be read: {error}"

@@ -45,21 +45,21 @@ _TIMEOUT_S: Final = 10.0
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
 _MENDED_S: Final = 10.0
-"""How long damage is waited for to be mended; an election takes about two seconds."""
+"""Seconds to wait for a repair of damaged records; an election takes about two."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What can be read of some streams at one moment.
+    """The readable offsets of some streams at one moment.
 
     Attributes:
-        readable: By partition.
-        stream_ids: By stream.
-        epochs: Of the leaders, by partition.
-        written: Where logs end. A new leader may not know yet that it may show all of that, though
-            readers have seen it.
+        readable: Readable range by partition.
+        stream_ids: Stream id by stream.
+        epochs: Epochs of the leaders, by partition.
+        written: Log end offsets by partition. A new leader may not know yet that it may show all
+            records that readers have seen.
     """
 
     readable: Mapping[StreamPartition, Readable]
@@ -70,7 +70,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What connects to a logd: to read records, and to see how large they are."""
+    """Factories of clients of a logd: one reads records, the other samples their sizes."""
 
     blocking: Callable[..., LogClient] = LogClient
     asynchronous: Callable[..., AsyncLogClient] = AsyncLogClient
@@ -143,15 +143,15 @@ class LogdReader:
     def state(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
     ) -> LogState:
-        """What can be read now, after waiting for logd if need be.
+        """Return what can be read now; wait for logd if need be.
 
         Args:
-            streams: Which.
+            streams: The streams.
             may_be_gone: Whether streams and partitions that do not exist are left out.
 
         Raises:
-            DataLossError: A stream does not exist, and that was not allowed.
-            LogUnavailableError: logd stayed away.
+            DataLossError: A stream does not exist, and `may_be_gone` is false.
+            LogUnavailableError: logd could not be reached in time.
         """
         return self._patiently(lambda: self._state(streams, may_be_gone=may_be_gone))
 
@@ -245,10 +245,10 @@ class LogdReader:
         subject: str | None = None,
         max_bytes: int | None = None,
     ) -> Iterator[FrameChunk]:
-        """The same records, not decoded yet, in pieces that are mostly those of other spans, too.
+        """Yield the undecoded records, in chunks that mostly are those of other spans, too.
 
         Raises:
-            DataLossError: As of `rows`; so the others.
+            DataLossError: The same as in `rows`; so are the others.
         """
         cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
         return chunks_of(within(cuts, max_bytes, span), self.cutter())
@@ -333,10 +333,10 @@ class LogdReader:
             position, epoch = max(position, fetched.next_offset), fetched.log_epoch
 
     def _fetched(self, span: Span, ask: Callable[[], Fetched]) -> Fetched:
-        """What is asked for; of what is damaged, after a wait for those who may have it sound.
+        """Fetch; retry damaged records for a while, for another replica may have them intact.
 
-        A leader that learns of damage lets another replica lead, or has the bytes from it. Where
-        one wait has failed, there is none for what else is damaged.
+        A leader that learns of damage lets another replica lead, or fetches the bytes from it.
+        After one wait has failed, other damage is not waited for.
         """
         until_ns: int | None = None
         while True:
@@ -352,7 +352,7 @@ class LogdReader:
             self._clock.sleep(_RETRY_FIRST_S)
 
     def _has_copies(self, span: Span) -> bool:
-        """Whether there are other replicas, as far as is known."""
+        """Return whether the partition has other replicas, as far as is known."""
         if not self._may_mend:
             return False
         try:

@@ -1,4 +1,4 @@
-"""Where a reading begins or ends: an end of the log, offsets, or times; and which streams it reads.
+"""Begin and end of a read: an end of the log, offsets or times; and the streams that it reads.
 
 Names and meanings are those of Spark's Kafka source.
 """
@@ -19,12 +19,12 @@ Strategy = Literal["error", "latest"]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """In place of offsets: the first record at or after a time.
+    """Times in place of offsets: each stands for the first record at or after it.
 
     Attributes:
-        every: Milliseconds since 1970 UTC, for each partition; None: only those named.
-        each: By partition.
-        strategy: Where there is no such record.
+        every: Milliseconds since 1970 UTC for all partitions; None: only those in `each`.
+        each: Milliseconds by partition.
+        strategy: What to do where there is no such record.
     """
 
     every: int | None = None
@@ -42,7 +42,7 @@ OffsetSpec = Offsets | Times | int
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which streams and partitions are read; just one of the three is given.
+    """The streams and partitions that are read; exactly one of the three is given.
 
     Attributes:
         names: Streams.
@@ -62,21 +62,19 @@ class Subscription:
         return self.names or tuple(sorted({where.stream for where in self.partitions}))
 
     def covers(self, where: StreamPartition) -> bool:
-        """Whether a partition of a stream that is read is read."""
         return not self.partitions or where in self.partitions
 
     def wants(self, stream: str) -> bool:
-        """Whether a stream is one to read."""
         return stream in self.streams([stream])
 
 
 class Goal:
-    """Where each sink of a job is to come: to the end of what was in the log as the job started.
+    """The offsets that each sink must reach: the end of the log when the job started.
 
     Args:
-        ends: Of each partition then.
-        stream_ids: Of each stream then.
-        written: How far each partition's log goes, be it readable yet or not.
+        ends: Readable end of each partition at that time.
+        stream_ids: Id of each stream at that time.
+        written: Log end offset of each partition, whether readable yet or not.
     """
 
     def __init__(
@@ -106,7 +104,7 @@ class Goal:
             }
 
     def is_reached(self, at: Offsets) -> bool:
-        """Whether a sink that has come so far has it all."""
+        """True if a sink that has come so far has it all."""
         if any(self._written.get(where, offset) < offset for where, offset in at.next.items()):
             return False  # the log lost what it has read: the next batch fails, or begins there
         return all(

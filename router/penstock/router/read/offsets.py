@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 from penstock.router.errors import BadOptionError, DataLossError
 
 EARLIEST: Final = -2
-"""In place of an offset: the first record that can be read; as in Spark's Kafka source."""
+"""Special offset of the first record that can be read, as in Spark's Kafka source."""
 
 LATEST: Final = -1
-"""In place of an offset: the end of what can be read."""
+"""Special offset of the end of what can be read."""
 
 _DIGEST_BYTES: Final = 4
 _INCARNATION: Final = "incarnation"
@@ -33,7 +33,7 @@ _EPOCHS: Final = "epochs"
 _GENERATIONS: Final = "generations"
 
 Generations = tuple[tuple[int, int], ...]
-"""Of a partition: from which offset on records are of which generation, both rising."""
+"""First offset and number of each generation of a partition's records, both rising."""
 
 
 class StreamPartition(NamedTuple):
@@ -44,7 +44,7 @@ class StreamPartition(NamedTuple):
 
 
 class Readable(NamedTuple):
-    """What can be read of a partition: `start` inclusive, `end` exclusive."""
+    """Readable offsets of a partition: `start` inclusive, `end` exclusive."""
 
     start: int
     end: int
@@ -189,9 +189,10 @@ def generations_of(
 
 
 def reading_begins(at: StreamPartition, start: Offsets, end: Offsets) -> int:
-    """Where the records between two positions begin in a partition of one stream id.
+    """Return the first offset between two positions of a partition of one stream id.
 
-    That is the offset of `start`; or, where the log was truncated below it, the offset to which.
+    That is the offset of `start`; where the log was truncated below it, the offset of the
+    truncation.
     """
     known = generation_at(start.generations.get(at, ()), 1 << 63)
     fresh = [first for first, number in end.generations.get(at, ()) if number > known]
@@ -384,9 +385,9 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
 
 
 def count_between(start: Offsets, end: Offsets) -> int:
-    """How many offsets lie between two positions, `start` knowing every partition it began at.
+    """Return how many offsets lie between two positions; `start` has every partition of `end`.
 
-    Of a stream that was made again, or truncated, it is what is there now.
+    In a recreated or truncated stream only the offsets that exist now count.
     """
     total = 0
     for where, upto in end.next.items():
@@ -440,7 +441,7 @@ def split(spans: list[Span], min_partitions: int) -> list[Span]:
 
 
 def digest_of(offsets: Sequence[int]) -> str:
-    """For a name that only the rows of these offsets have."""
+    """Return a digest for names that only the rows of these offsets have."""
     text = ",".join(map(str, offsets)).encode()
     return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -487,11 +488,11 @@ class Admission:
     _last_ns: int | None = None
 
     def admits(self, waiting: int, now_ns: int) -> bool:
-        """Whether a batch of what waits may begin.
+        """Return whether a batch may begin.
 
         Args:
-            waiting: Records that the log has and the query has not.
-            now_ns: Monotonic.
+            waiting: Records that the log has and the query has not read.
+            now_ns: Monotonic time.
         """
         if self.min_rows is None:
             return True

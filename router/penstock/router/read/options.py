@@ -229,7 +229,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
 
 
 class _Given:
-    """What was given, by lower-case name."""
+    """Options by lower-case name."""
 
     def __init__(self, options: Mapping[str, str], *, streaming: bool | None) -> None:
         self._given = {name.lower(): value for name, value in options.items()}
@@ -335,7 +335,7 @@ def _subscription(given: _Given) -> Subscription:
 
 
 def _wish(given: _Given, which: Literal["starting", "ending"], default: int) -> OffsetSpec:
-    """Where to begin or end: a time goes before times by partition, and these before offsets."""
+    """Return the begin or end: a time takes precedence over times by partition, then offsets."""
     strategy: Strategy = "latest"
     if which == "starting":
         name = "startingOffsetsByTimestampStrategy"

@@ -1,4 +1,4 @@
-"""How large records are, by some that are fetched to see it, of many partitions at a time.
+"""Record sizes, estimated by samples of many partitions at a time.
 
 Planning fetches a sample where a batch begins and where it would end. Each frame says what it
 decodes to, so no sample is decoded, and all partitions are asked at once: of 256 partitions one
@@ -31,7 +31,7 @@ AT_A_TIME: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At an offset of a span, and about so many bytes as they lie on disk."""
+    """Request for a sample of about `max_bytes` on disk at an offset of a span."""
 
     span: Span
     offset: int
@@ -39,13 +39,13 @@ class Look:
 
 
 class Sample(NamedTuple):
-    """What is found at a place.
+    """The records at a sampled position.
 
     Attributes:
-        size: Bytes of memory that an offset takes from `first` on, on the average and rounded up;
-            None: what is there cannot be read; 0: nothing matches.
-        first: Of the frames that are there; the offset that was asked for, if there is none.
-        seen: The offset behind those that were looked at.
+        size: Average bytes of memory of one offset from `first` on, rounded up; None: the records
+            cannot be read; 0: none matches.
+        first: First offset of the frames; the requested offset, if there is none.
+        seen: The offset after those that were looked at.
     """
 
     size: int | None
@@ -136,11 +136,11 @@ class RecordSizes:
 
 
 def sample_of(fetched: Fetched, offset: int) -> Sample:
-    """What was found.
+    """Return the sample that was fetched.
 
     Args:
         fetched: Frames, or a range that has none.
-        offset: That was asked for; the first frame may begin before it.
+        offset: The requested offset; the first frame may begin before it.
 
     Raises:
         CorruptError: A frame holds no batch.

@@ -308,10 +308,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._log.close()
 
     def _first(self, known: Offsets, state: LogState) -> dict[StreamPartition, int]:
-        """Where to read on.
+        """Return the first offset to read in each partition.
 
         A stream that is read for the first time begins where `startingOffsets` has offsets for it,
-        else at the earliest: records may have come since it was made. A partition that was added
+        else at the earliest: records may have come since it was created. A partition that was added
         to a stream which is read begins at its very first record.
         """
         wish = self._options.starting
@@ -351,7 +351,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def _kept_until(
         self, at: StreamPartition, position: int, known: Offsets, state: LogState
     ) -> int:
-        """How far the log still has what was before a position; at most that position.
+        """Return how far the log still has the records before a position; at most that position.
 
         A log that is shorter has lost the rest. One that is longer may have other records in their
         place: a later leader then knows where those of the earlier one ended.

@@ -40,11 +40,11 @@ from penstock.router.spark.task_runs import spare_what_stays
 
 
 class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
-    """What one task reads.
+    """The part of the log that one task reads.
 
     Attributes:
         span: Records of a partition.
-        max_bytes: Bytes of memory that they may take; None: they are not counted.
+        max_bytes: Maximum bytes of memory that they may take; None: unlimited.
     """
 
     def __init__(self, span: Span, max_bytes: int | None = None) -> None:
@@ -115,7 +115,7 @@ def plan(
 def _as_noted(
     noted: PlannedBytes, spans: list[Span], readable: Mapping[StreamPartition, Readable]
 ) -> Iterator[tuple[Span, int]]:
-    """What is still there of the tasks of a plan, and their bytes."""
+    """Yield the parts of a plan's tasks that are still in the log, and their bytes."""
     of_partition = {span.where: span for span in spans}
     for task in noted.tasks:
         span = of_partition[StreamPartition(task.stream, task.partition)]
@@ -128,7 +128,7 @@ def _length(spans: list[Span]) -> int:
 
 
 def subject_to_read(options: SourceOptions, shape: Projection) -> str | None:
-    """Of which subject records are asked for; None: of all."""
+    """Return the subject whose records are requested; None: all."""
     return options.subject or subject_of(shape.only)
 
 

@@ -204,7 +204,7 @@ def _deliver_range(
 
 
 def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], Cuts, Again]:
-    """What is left of a range, in batches, how tasks cut these, and what the job noted of them."""
+    """Return the rest of a range in batches, their cuts, and what the job noted of them."""
     home, stream_ids = run.config.checkpoint_dir.resolve() / sink, run.state.stream_ids
     done = committed_offsets(home / "spark") or Offsets({})
     generations = generations_of(stream_ids, done)
@@ -232,7 +232,7 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], C
 
 
 def _ends(run: BoundedRun, log: LogdReader) -> EndOf:
-    """Where batches end that are not known: as the job would make them now."""
+    """Return a function that ends the unknown batches where the job would end them now."""
     trigger, readable = run.config.trigger, run.state.readable
     sizes = BatchSizes(trigger.max_bytes, None, run.config.source.subject)
 
@@ -269,7 +269,7 @@ def _check_known(
     known: Sequence[Position],
     home: Path,
 ) -> None:
-    """In other batches than then, the sink would have the records twice."""
+    """Require that all batches are known: in other ones the sink would have records twice."""
     for where, span in unknown.items():
         raise ConfigError(
             f"{where.stream}/{where.partition}: {sink} got offsets {span.start} to {span.end - 1}"

@@ -10,11 +10,11 @@ from penstock.router.read.offsets import Generations, Offsets, Readable, StreamP
 Position = Mapping[StreamPartition, int]
 
 EndOf = Callable[[Position, Position], Position]
-"""Where a batch ends that begins at the one and ends at the other at most, which lies behind it."""
+"""Function of a begin and a later maximum end that returns where the batch ends."""
 
 
 Cuts = Mapping[StreamPartition, Sequence[int]]
-"""By partition, the offsets at which tasks began in the middle of a batch."""
+"""Offsets at which tasks began in the middle of a batch, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def chunks(
 
 
 def are_all_since(begun: Position, parts: Sequence[Chunk]) -> bool:
-    """Whether chunks are all that a job has read of their partitions, none left out between."""
+    """Return whether chunks are all that a job read of their partitions, without gaps."""
     begins = (it for part in parts[:1] for it in part.start.items())
     return all(at <= begun.get(where, 0) for where, at in begins) and all(
         part.start == before.end for before, part in pairwise(parts)
@@ -70,9 +70,9 @@ def are_all_since(begun: Position, parts: Sequence[Chunk]) -> bool:
 def of_batches_not_known(
     first: Position, last: Position, known: Sequence[Position], begun: Position
 ) -> dict[StreamPartition, Readable]:
-    """What of a range was delivered in batches that are not known, where others are.
+    """Return the ranges that were delivered in unknown batches, where other batches are known.
 
-    Args, as `chunks` and `known_ends` have them.
+    The arguments are those of `chunks` and `known_ends`.
     """
     if not known:
         return {}
@@ -104,13 +104,13 @@ def of_this_stream_id(
 def known_ends(
     ends: Sequence[Position], begun: Position, places: Iterable[StreamPartition]
 ) -> list[Position]:
-    """Where the batches of the last run from the beginning ended, each of `places` in each.
+    """Return the ends of the last run's batches, with an offset for each of `places`.
 
     Args:
-        ends: The position behind each batch that is known, in their order, all of one life of
-            their streams; the first may be where the first batch began.
-        begun: Where the job began, of what it reads; elsewhere it is the very beginning.
-        places: The partitions that are asked for.
+        ends: The position after each known batch, in order, all of one id of their streams; the
+            first may be where the first batch began.
+        begun: Where the job began each partition that it reads; others begin at 0.
+        places: The requested partitions.
     """
     places = tuple(places)
     found: list[Position] = []
@@ -124,10 +124,10 @@ def known_ends(
 
 
 def known_cuts(batches: Iterable[tuple[Position, Cuts]]) -> dict[StreamPartition, list[int]]:
-    """Where tasks cut the batches of the last run from the beginning.
+    """Return the offsets at which tasks cut the batches of the last run.
 
     Args:
-        batches: The position behind each batch that is known, and its cuts, in their order.
+        batches: The position after each known batch, and its cuts, in order.
     """
     found: list[tuple[Position, Cuts]] = []
     for end, cuts in batches:

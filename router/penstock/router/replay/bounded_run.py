@@ -98,7 +98,7 @@ class BoundedRun:
         self.budget: HeapBudget | None = None
 
     def read(self, chunk: Chunk, steps: Steps) -> pa.Table:
-        """What steps make of the typed rows of a chunk of the log.
+        """Return the result of steps on the typed rows of a chunk of the log.
 
         Raises:
             RunFailedError: Spark fails.
@@ -156,7 +156,7 @@ class BoundedRun:
         )
 
     def options(self, chunk: Chunk) -> dict[str, str]:
-        """With which Spark reads a chunk of the log."""
+        """Return Spark's options for a chunk of the log."""
         at = (Offsets(it, self.state.stream_ids) for it in (chunk.start, chunk.end))
         return logd_options(self.config, *at) | {"maxBytesPerTask": str(TASK_BYTES)}
 
@@ -175,12 +175,12 @@ class BoundedRun:
     def context(
         self, sink: str, state_dir: Path, *, fresh: bool = True, of_dead_letters: bool = False
     ) -> SinkContext:
-        """What a sink gets; `state_dir` is the run's own, so that the job's is as it was.
+        """Return a sink's context; `state_dir` is the run's own, so that the job's is not changed.
 
-        `fresh`: nothing of an earlier run is left there. `of_dead_letters`: as in `SinkContext`.
+        `fresh` removes what an earlier run left there. `of_dead_letters`: as in `SinkContext`.
 
         Raises:
-            ConfigError: That cannot be.
+            ConfigError: The directory cannot be made.
         """
         try:
             if fresh:

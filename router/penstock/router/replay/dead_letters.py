@@ -238,7 +238,7 @@ class _DeadLetterReplay:
     def _has_room_for(
         self, dead_letters: Sequence[DeadLetter], size: int, limits: DeadLetterLimits
     ) -> bool:
-        """Whether a file fits into the batch: no record twice, no stream with two ids."""
+        """Return whether a file fits into the batch: no record twice, no stream with two ids."""
         return (
             len(self._dead_letters) + len(dead_letters) <= limits.chunk_records
             and self._bytes + size <= limits.chunk_bytes

@@ -48,7 +48,7 @@ _NOHUP: Final = (signal.SIGHUP, signal.SIG_IGN)
 """Whoever started it under nohup wants it to outlast the terminal."""
 
 _STOP: Final = 0
-"""In the pipe: a stop that was asked for over the network. All else is a signal's number."""
+"""Byte in the pipe for a stop requested over the network; any other is a signal's number."""
 
 _AGAIN_NS: Final = 10**9
 _END_S: Final = 5.0
@@ -88,7 +88,7 @@ def attended(
 
 
 def _served(run: BoundedRun, door: "_Door") -> AdminServer | None:
-    """Where the replay answers; None: nowhere, and it is said why."""
+    """Start the replay's admin server; None: it cannot listen, and the reason is printed."""
     registry = CollectorRegistry()
     registry.register(StatusCollector(door.status))
     actions = {PATH: door.answer}
@@ -110,10 +110,10 @@ def _on_signal(_: int, __: FrameType | None) -> None:
 
 
 class _Door:
-    """What is said, and what may be done. `status` and `answer` are for any thread.
+    """Status and admin actions of the replay. `status` and `answer` are for any thread.
 
     Attributes:
-        pipe: Where signals are told.
+        pipe: Receives the signals.
     """
 
     def __init__(

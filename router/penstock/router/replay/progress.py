@@ -1,4 +1,4 @@
-"""How far a replay is, and what keeps it; the deliverer reports, any thread may ask.
+"""Progress of a replay and its problem; the deliverer updates it, any thread may read it.
 
 A replay of a range also writes it down, so that one that was ended early goes on where it was:
 
@@ -29,17 +29,17 @@ Unit = Literal["batches", "files"]
 
 
 class Progress:
-    """Of one replay.
+    """The progress of one replay.
 
     Attributes:
-        sink: Which sink gets it; empty until that is known.
-        unit: What is counted.
-        done: Of them, delivered.
-        of: Of them, in all; 0 until that is known.
-        records: That the sink got.
-        refused: That it would not have; they are dead letters again.
-        left_out: That transforms left out.
-        meter: The sink's own.
+        sink: The sink; empty until it is known.
+        unit: Unit of `done` and `of`.
+        done: Delivered units.
+        of: All units; 0 until their number is known.
+        records: Records that the sink accepted.
+        refused: Records that it refused; they are dead letters again.
+        left_out: Records that transforms left out.
+        meter: The sink's own meter.
     """
 
     def __init__(self, unit: Unit, sink: str = "") -> None:
@@ -69,18 +69,18 @@ class Progress:
         self.records += routed - refused - left_out
 
     def others(self) -> str:
-        """What became of the records that the sink did not get, behind how many it did."""
+        """Return the text on records that the sink did not get, to follow their number."""
         refused = f", {self.refused} refused again (dead letters)" if self.refused else ""
         left_out = f", {self.left_out} left out by transforms" if self.left_out else ""
         return refused + left_out
 
     @property
     def problem(self) -> str | None:
-        """What keeps the sink from taking it; None while it does."""
+        """Description of what keeps the sink from delivering; None while it works."""
         return self.meter.problem
 
     def as_json(self, now_ns: int) -> dict[str, Any]:
-        """For a status."""
+        """Return the fields for `/status`."""
         return {
             "sink": self.sink,
             "unit": self.unit,
@@ -93,7 +93,6 @@ class Progress:
 
     @override
     def __str__(self) -> str:
-        """For people."""
         records = pluralize(self.records, "record")
         return f"{self.done} of {self.of} {self.unit}, {records}{self.others()}"
 
@@ -122,7 +121,7 @@ class ReplayNote:
         self._path = state_dir / "replay.json"
 
     def load(self) -> Unfinished | None:
-        """What is to be gone on with.
+        """Return the replay that was interrupted; None: there is none.
 
         Raises:
             ConfigError: The file is damaged.

@@ -41,7 +41,7 @@ LISTED_MAX: Final = 50
 """Files in one answer."""
 
 REST_S: Final = 60.0
-"""How long a sink may take to end the batch it works on."""
+"""Maximum seconds for a sink to end the batch in work."""
 
 _COUNT_EVERY_NS: Final = 5 * 10**9
 _log = structlog.get_logger()
@@ -49,13 +49,13 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What somebody asked for.
+    """A request for a replay.
 
     Attributes:
-        by: Who that is, as they say.
-        peer: Where the request came from.
-        stop: Set when it is to end before its time.
-        progress: How far it is.
+        by: Name that the requester gave.
+        peer: Address of the request.
+        stop: Set when the replay is to end early.
+        progress: The replay's progress.
     """
 
     sink: str
@@ -82,13 +82,13 @@ Deliver = Callable[[ReplayRequest], int]
 
 
 class ReplayService:
-    """Of one job. `answer` is for any thread, everything else for the job's own.
+    """Replays of one job. `answer` is for any thread, everything else for the job's own.
 
     Args:
         config: The job.
-        clock: Time.
-        deliver: Does it, on a thread of its own.
-        reopen: Opens a sink of the job's.
+        clock: The clock.
+        deliver: Delivers a replay, on a thread of its own.
+        reopen: Opens a sink of the job again.
     """
 
     def __init__(
@@ -183,14 +183,14 @@ class ReplayService:
 
     @property
     def problem(self) -> str | None:
-        """What keeps the sink of a replay from taking it."""
+        """Description of what keeps the sink of a replay from delivering; None: nothing."""
         replay = self._replay
         if replay is None or replay.progress.problem is None:
             return None
         return f"replay to {replay.target}: {replay.progress.problem}"
 
     def info(self) -> dict[str, Any]:
-        """For `/status`."""
+        """Return the fields for `/status`."""
         self._count()
         replay, token = self._replay, self._config.actions_token_file
         return {

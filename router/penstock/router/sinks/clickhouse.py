@@ -101,7 +101,12 @@ MEANINGS: Final[Mapping[int, Meaning]] = {
         Meaning.BUSY,
     ),
 }  # fmt: skip
-"""By the numbers of ClickHouse's errors; others by HTTP's status.
+"""Meaning of ClickHouse's error numbers; other answers are classified by HTTP's status.
+
+Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). Failed: bad
+arguments (36), said of a setting, and of a word that an Enum of yours does not have. Paused: no
+such column, function, table, database or setting; syntax; read only; users and rights. Busy: time,
+quota, memory, disk, parts to be merged, replicas, the connection between them.
 
 Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). Failed: bad
 arguments (36), said of a setting, and of a word that an Enum of yours does not have. Paused: no
@@ -152,7 +157,7 @@ class ClickHouse(HttpTaskSink):
 
     @override
     def start_over(self) -> None:
-        """Of what was there and is no more, the server may still have the token."""
+        """Change the deduplication token: the server may still know that of deleted rows."""
         self._occasion = f"-{self.context.clock.unix_ns()}"
 
     @override
@@ -297,7 +302,7 @@ def code_of(answer: HttpResponse) -> int:
 
 
 def classify_response(answer: HttpResponse) -> DeliveryResult:
-    """What an answer means for a request's rows, of which all are there or none."""
+    """Return the result for a request's rows, of which all or none are stored."""
     code = code_of(answer)
     if not code and answer.status // 100 == 2:
         # ClickHouse says 200 and nothing else of rows that are there.

@@ -58,7 +58,7 @@ _REFUSED: Final = re.compile(
     re.IGNORECASE,
 )
 _UNFIT: Final = re.compile(r"(?P<said>.*failed validation check)")
-"""Of a constraint of the table. What follows is a preview of rows, which no log should have."""
+"""Pattern of a violated constraint. A preview of rows follows, which no log should show."""
 
 _REASON_MAX: Final = 300
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
@@ -73,7 +73,7 @@ class DeltaSink(LakeSettings):
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
+        """URL of the table, or its absolute path."""
         return self.table if "://" in self.table else str(Path(self.table).absolute())
 
     @override
@@ -255,7 +255,7 @@ class _Table(LakeTable):
 
 
 def classify_error(said: str) -> DeliveryResult:
-    """What the library's words mean for the rows of a commit."""
+    """Return the result for the rows of a commit that failed, by the library's message."""
     found = _STATUS.search(said)
     status = int(found[1]) if found else 0
     if unfit := _UNFIT.match(said):

@@ -60,7 +60,7 @@ _REQUEST_BYTES_MAX: Final = 10_000_000
 _EXACT_MAX: Final = 2**53
 _DAY_S: Final = 86_400.0
 _OF_THE_ENTRY: Final = frozenset({3, 11})
-"""Of google.rpc.Code: INVALID_ARGUMENT, OUT_OF_RANGE. All others are not the entry's fault."""
+"""INVALID_ARGUMENT and OUT_OF_RANGE of google.rpc.Code; no other code is the entry's fault."""
 _SEVERITIES: Final = ("DEFAULT", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _SEVERITIES_FROM: Final = (1, 9, 13, 17, 21)
 _EMPTY: Final = b'{"partialSuccess":true,"resource":,"entries":[]}'
@@ -186,7 +186,7 @@ def _quoted(log: str) -> str:
 def classify_answer(
     answer: HttpResponse, count: int, differing: Mapping[int, Meaning]
 ) -> DeliveryResult:
-    """What an answer means for `count` entries."""
+    """Return the result of an answer to `count` entries."""
     if answer.status // 100 == 2:
         other = Paused(f"not an answer of Cloud Logging: {answer.fault.reason}")
         return Success() if answer.status == 200 else other

@@ -1,4 +1,4 @@
-"""What the sinks have in common that append to a table of a lake: Delta's, Iceberg's.
+"""Base of the sinks that append to a table of a lake: Delta's, Iceberg's.
 
 A request is one commit of rows of any partitions of the log. With its rows the commit notes, for
 each partition, the offset behind the last one that this sink has ever written (its *mark*). The
@@ -40,11 +40,11 @@ _SPAN_MAX: Final = 1_000_000
 
 
 class TableMaintenance(Settings):
-    """How the format's own library keeps a table tidy.
+    """Settings of the maintenance that the format's own library does.
 
     Attributes:
-        interval_s: Between two times.
-        keep_hours: Older snapshots, and files that only they have, are removed.
+        interval_s: Seconds between two runs.
+        keep_hours: Hours after which snapshots, and files that only they have, are removed.
         target_bytes: Smaller files are merged, where the library can.
     """
 
@@ -54,7 +54,7 @@ class TableMaintenance(Settings):
 
 
 class LakeSettings(RequestSettings):
-    """Of a sink that appends to a table of a lake."""
+    """Settings of a sink that appends to a table of a lake."""
 
     create: bool = True
     partition_by: Annotated[
@@ -77,7 +77,7 @@ class SinkPartition:
 
     @property
     def key(self) -> str:
-        """What its mark is known by."""
+        """Key of the mark in the table's metadata."""
         return f"penstock/{self.sink}/{self.stream}/{self.stream_id}/{self.partition}"
 
 
@@ -89,7 +89,7 @@ class LakeTable(Protocol):
         ...
 
     def offsets(self, sink_partition: SinkPartition, first: int, last: int) -> pa.Array:
-        """Which offsets of that range, both ends included, are there."""
+        """Return those offsets of the range, both ends included, that the table has."""
         ...
 
     def append(self, rows: pa.Table, committed_offsets: Mapping[SinkPartition, int]) -> None:
@@ -102,7 +102,7 @@ class LakeSink(RequestSink):
 
     columns = ("*",)
     failures: tuple[type[Exception], ...]
-    """What the format's library raises."""
+    """Errors that the format's library raises."""
 
     def __init__(self, config: LakeSettings, context: SinkContext) -> None:
         super().__init__(config, context)
@@ -117,7 +117,7 @@ class LakeSink(RequestSink):
         raise NotImplementedError
 
     def classify_error(self, error: Exception) -> DeliveryResult:
-        """What one of `failures` means for a request, of which nothing is known to be there."""
+        """Return the result of one of `failures`; rows of the request may or may not be stored."""
         raise NotImplementedError
 
     def tidy(self, settings: TableMaintenance) -> None:
@@ -144,7 +144,7 @@ class LakeSink(RequestSink):
 
     @override
     def to_requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
-        """As few as `batch` allows; a request may hold several partitions of the log."""
+        """Cut the rows into as few requests as `batch` allows, across partitions of the log."""
         self._rows = self.lake_rows(rows)
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
@@ -208,7 +208,7 @@ def missing_rows(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[SinkP
 
 
 def _there(table: LakeTable, sink_partition: SinkPartition, offsets: Sequence[int]) -> pa.Array:
-    """Which of the offsets, in their order, the table has; perhaps others between them as well."""
+    """Return which of the offsets, in order, the table has; others in between may be included."""
     found, begin = [], 0
     for end in range(1, len(offsets) + 1):
         if end == len(offsets) or offsets[end] - offsets[begin] >= _SPAN_MAX:

@@ -41,7 +41,7 @@ _LABELS: Final = {
     "kind": "kind",
 }
 _MAPPED: Final = frozenset({"labels", "timestamp", "line", "metadata"})
-"""What the step `map: loki` made of a record."""
+"""Keys of a record after the step `map: loki`."""
 _METADATA_FIELDS: Final = ("severity_text", "severity_number", "trace_id", "span_id", "event_name")
 _SECTIONS: Final = ("attributes", "context", "resource")
 _ID: Final = "penstock_id"

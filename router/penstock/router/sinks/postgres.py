@@ -85,7 +85,7 @@ _PASSING: Final = (
     "not yet accepting connections", "too many clients", "too many connections",
     "remaining connection slots",
 )  # fmt: skip
-"""Of the FATAL messages to who connects, those that are about the moment."""
+"""Texts of FATAL messages on a connection attempt that may pass."""
 
 
 class PostgresSink(TaskRequestSettings):
@@ -268,11 +268,11 @@ def _end(line: socket.socket) -> None:
 
 
 def classify_error(state: str | None, text: str, *, data_error: bool = False) -> DeliveryResult:
-    """What an error means for the rows of its transaction, none of which is there.
+    """Return the result for the rows of a failed transaction, none of which is stored.
 
     Args:
         state: SQLSTATE; None where the server said nothing.
-        text: The error's.
+        text: The error's message.
         data_error: Whether the client refused a value before it was sent.
     """
     reason = f"PostgreSQL {state or ''}: {text}".replace(" :", ":")
@@ -289,9 +289,9 @@ def classify_error(state: str | None, text: str, *, data_error: bool = False) ->
 
 
 def refusal_of(state: str | None, text: str) -> DeliveryResult:
-    """What it means that no connection could be made.
+    """Return the result of a connection that could not be made.
 
-    libpq tells no SQLSTATE then. A server that answers says FATAL; else nobody is there.
+    libpq has no SQLSTATE then. A server that answers says FATAL; else there is none.
     """
     reason = f"PostgreSQL: {(text.strip().splitlines() or ['no connection'])[0][:200]}"
     if state is not None:
@@ -308,7 +308,7 @@ def _make_table(name: str) -> str:
 
 
 def _merge(table: str, key: set[str]) -> str:
-    """Only what has the same place is a repeat; another unique index of the table still refuses."""
+    """Return the statement that skips repeats; another unique index of the table still refuses."""
     names = _quoted(_COPIED)
     return (
         f'INSERT INTO {table} ({names}, "time") SELECT {names}, {_TIME} FROM penstock_copy'  # noqa: S608 - names are checked
@@ -321,7 +321,7 @@ def _quoted(names: tuple[str, ...] | list[str]) -> str:
 
 
 def _has_nul(record: Json, value: bytes) -> bool:
-    """Whether a string of the record has U+0000, which JSON can say and `jsonb` cannot hold."""
+    """Return whether a string of the record has U+0000, which JSON allows and `jsonb` does not."""
     return b"\\u0000" in value and _nul_in(record)
 
 

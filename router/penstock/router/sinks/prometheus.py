@@ -61,13 +61,13 @@ STALE: Final[float] = struct.unpack("<d", (0x7FF0_0000_0000_0002).to_bytes(8, "l
 _NO_RECORDED_VALUE: Final = 1
 _MILLISECOND_NS: Final = 1_000_000
 _LATE: Final = re.compile(rb"out[ -]of[ -]order|too[ -]old", re.IGNORECASE)
-"""Of a sample behind its series' newest, as Prometheus and Mimir say it."""
+"""Pattern of answers to a sample behind its series' newest, by Prometheus and Mimir."""
 _KEEPS_THE_GOOD: Final = re.compile(rb"err-mimir-|\buser=\S*: ")
-"""In what Mimir and Cortex say of a bad sample; they keep the others of its request."""
+"""Pattern of Mimir and Cortex on a bad sample; they store the others of its request."""
 _KNOWN_LENGTH_MAX: Final = 256
-"""Of the labels whose bytes are kept."""
+"""Maximum bytes of labels that are cached."""
 _SAMPLES_OF_ONE_REQUEST: Final = 2000
-"""As Prometheus itself sends; more make a refused request dearer."""
+"""Maximum samples of a request, as Prometheus itself sends; more make a refusal dearer."""
 
 _UNITS: Final = {
     "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds",

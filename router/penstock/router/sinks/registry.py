@@ -1,4 +1,4 @@
-"""Which class serves which `type` of sink: those that come with the router, and third parties'.
+"""Registry of sinks by `type`: those that come with the router, and third parties'.
 
 A third party adds one with an entry point; its name is the `type`, its value the sink's class:
 
@@ -51,7 +51,7 @@ _OWN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SinkKind:
-    """What a `type` stands for.
+    """The class and settings of a `type`.
 
     Attributes:
         name: The `type` in a job file.
@@ -72,7 +72,7 @@ def known_types() -> list[str]:
 
 
 def sink_kind(name: str) -> SinkKind:
-    """What a `type` stands for.
+    """Return the class and settings of a `type`.
 
     Raises:
         ValueError: There is none of that name, two packages bring one, or it cannot be loaded.

@@ -105,7 +105,7 @@ class S3Sink(LakeFileSettings, S3Keys, HttpTaskSettings):
     batch: RequestBatch = RequestBatch(max_records=100_000, max_bytes=64 * 1024 * 1024)
 
     def lake(self) -> S3Store:
-        """Where the objects are, for what is done to all of them."""
+        """Return the store of the objects, for compaction and retention."""
         host, path = str(self.url.host), unquote(self.url.path or "/").strip("/")
         given: dict[str, Any] = {"endpoint": f"{self.url.scheme}://{host}:{self.url.port}"}
         if _BUCKET_IN_HOST.fullmatch(host):
@@ -126,13 +126,13 @@ class S3Sink(LakeFileSettings, S3Keys, HttpTaskSettings):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the sink knows of the batch that came last.
+    """The sink's note on its last batch.
 
     Attributes:
-        keys: Of its objects.
-        starts: Where it begins, as `SinkContext.starts`; None: an earlier version's note.
+        keys: Keys of its objects.
+        starts: First offsets, as `SinkContext.starts`; None: an earlier version's note.
         is_whole: Whether there are no other objects of it.
-        rules: That chose its rows, as `SinkContext.rules`.
+        rules: Digest of the rules that chose its rows, as `SinkContext.rules`.
         by: The columns by which the lake is partitioned.
     """
 
@@ -144,7 +144,6 @@ class Note:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What is in the file."""
         found = json.loads(text)
         if isinstance(found, list):
             return cls(tuple(found))
@@ -298,9 +297,9 @@ class S3(HttpTaskSink):
         return requests, []
 
     def _merged_rows(self, earlier: Sequence[str]) -> MergedRows | None:
-        """What compaction has made of objects; None: no row was delivered before.
+        """Return the objects that compaction has merged; None: no row was delivered before.
 
-        In tasks none was: what comes again, and replays, the driver puts.
+        The driver puts repeated and replayed rows, so tasks have none of those.
         """
         if not self._notes or not self._config.compaction.enabled:
             return None
@@ -379,10 +378,10 @@ class S3(HttpTaskSink):
         return without_spans(part, mine, self._is_there)
 
     def _is_there(self, key: str) -> bool:
-        """Whether an object is there.
+        """Return whether an object exists.
 
         Raises:
-            UnavailableError: The store does not say so now.
+            UnavailableError: The store does not answer.
         """
         answer = self.fetch(self._signed("HEAD", key, {}, b""))
         if answer is None or answer.status not in (200, 404):
@@ -422,7 +421,7 @@ class S3(HttpTaskSink):
     def _signed_at(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> HttpRequest:
-        """The same for a path that is encoded, perhaps with a query."""
+        """Sign a request for an encoded path, which may have a query."""
         url = f"{self._config.url.scheme}://{self._host}{path}"
         own = {**headers, **self.own_headers(), "Host": self._host}
         request = self._aws_request(method, url, headers=own, data=body)
@@ -450,7 +449,7 @@ class S3(HttpTaskSink):
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
-        """As others; but an object that may be there already is never sent in other pieces."""
+        """Send an object; one that may exist already is never cut into other pieces."""
         verdict = super().exchange(request, attempt)
         if not isinstance(verdict, Failed):
             return verdict

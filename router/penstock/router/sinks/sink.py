@@ -1,4 +1,4 @@
-"""What a sink is to the job that feeds it."""
+"""The interface between a sink and its job."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Replay(StrEnum):
-    """How often a record is in the destination after its batch came twice."""
+    """How many copies of a record a destination has after its batch was delivered twice."""
 
     EXACTLY_ONCE = "exactly once"
     EFFECTIVELY_ONCE = "effectively once"
@@ -71,7 +71,7 @@ class Originals:
         self.table: pa.Table | None = None
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """The same rows, in the same order, as they were; themselves where nothing was done."""
+        """Return the original rows of these, in the same order."""
         if self.table is None:
             return rows
         offsets = rows.column("offset").combine_chunks()
@@ -81,13 +81,13 @@ class Originals:
 
 
 def _positions(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
-    """Of each row in the log."""
+    """Yield each row's position in the log."""
     keys = ("stream", "partition", "offset")
     return zip(*(rows.column(key).to_pylist() for key in keys), strict=True)
 
 
 class DeadLetterPublisher(Protocol):
-    """Where dead letters go beside their files, as far as they can."""
+    """Publisher of dead letters beside their files, on best effort."""
 
     def publish(self, lines: Sequence[bytes]) -> int:
         """Store dead letters, a JSON object each; returns how many are not stored."""
@@ -100,12 +100,13 @@ def persist_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNames:
-    """What the records of the batch in work are named by; it can be pickled.
+    """Names of the records of the current batch. It can be pickled.
 
     Attributes:
-        stream_ids: Of each stream, in the batch in work; a stream made again has its offsets
-            again. The query keeps them up to date.
-        generations: Of partitions that the log truncated below what was read; as `stream_ids`.
+        stream_ids: Id of each stream in the batch; a recreated stream has its offsets again. The
+            query keeps them up to date.
+        generations: Generations of partitions that the log truncated below what was read; the
+            query keeps them up to date.
     """
 
     stream_ids: dict[str, str]
@@ -148,32 +149,30 @@ class BatchNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkContext(BatchNames):
-    """What every sink gets from its job.
+    """The context that a job gives to each sink.
 
     Attributes:
         job: The job's name.
         sink: The sink's name.
         state_dir: The sink's own directory, kept with the checkpoints.
-        dead_letters: Directory for what the destination refuses for good.
-        meter: Where the sink counts.
+        dead_letters: Directory of the records that the destination refuses for good.
+        meter: The sink's counters.
         stop: Set when the job, or a replay, ends; a sink that waits must give up.
-        clock: Time.
-        starts: Where the batch in work begins, of each partition, by what `position_tag` says;
-            empty where nobody knows. The query keeps it up to date.
-        cuts: Offsets at which tasks of Spark cut the batch in work when it was first delivered;
-            of batches that are delivered in tasks now, the tasks know them.
-        rules: What decides which rows the sink gets and how they are written, as a digest.
-        shortened: What `position_tag` says of the partitions of which the batch in work has not all
-            records that it was planned with, for the log has lost some: an earlier attempt at it
-            may have delivered those, and they stay.
-        dead_letter_stream: Where dead letters go as well; None for nowhere.
+        clock: The clock.
+        starts: First offset of the current batch by `position_tag`; empty if unknown. The query
+            keeps it up to date.
+        cuts: Offsets at which tasks of Spark cut the current batch when it was first delivered;
+            empty where the tasks deliver it now and know them.
+        rules: Digest of what decides which rows the sink gets and how they are written.
+        shortened: `position_tag` of each partition of which the log has lost records since the
+            batch was planned: an earlier attempt may have delivered those, and they stay.
+        dead_letter_stream: Publisher of dead letters beside the files; None: there is none.
         originals: The rows in work before transforms; dead letters hold those.
-        tracer: Has spans of batches; None: there are none.
-        of_dead_letters: Whether the rows are dead letters: of a batch's records some, or of
-            several.
-        persist: Makes what is in `state_dir` as lasting as the job's checkpoints are. A sink that
-            notes something which must not be lost once it has published calls this in between;
-            raises `UnavailableError` where that cannot be now.
+        tracer: Tracer of the spans of batches; None: there are none.
+        of_dead_letters: Whether the rows are dead letters: some records of one or more batches.
+        persist: Stores `state_dir` as durably as the job's checkpoints. A sink that notes
+            something which must not be lost once it has published calls this in between; it
+            raises `UnavailableError` where that is impossible now.
     """
 
     job: str
@@ -254,12 +253,12 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """What a sink's destination wants done now and then, beside the batches.
+    """Periodic maintenance of a sink's destination, beside the batches.
 
     Attributes:
-        interval_s: Between two times.
-        run: Does it; gets a function that says whether the job ends. What it raises is the sink's
-            problem until the next time.
+        interval_s: Seconds between two runs.
+        run: Does it; receives a function that returns whether the job ends. An error that it
+            raises is the sink's problem until the next run.
     """
 
     interval_s: float
@@ -278,13 +277,13 @@ class Sink(Protocol):
     """The sink's settings in a job file."""
 
     guarantee: ClassVar[Guarantee]
-    """What a batch that comes again does; the documents' table is made of it."""
+    """Effect of a repeated batch; the documents' table is generated from it."""
 
     columns: tuple[str, ...]
     """The columns that `write` needs."""
 
     knows_batches_only: ClassVar[bool] = False
-    """Whether it knows records again only if they come in the batches of the first time."""
+    """True if it recognises repeated records only in the same batches as before."""
 
     def __init__(self, config: Any, context: SinkContext) -> None:
         """Take an instance of `config_class`; nothing is connected or written yet."""
@@ -317,9 +316,9 @@ class Sink(Protocol):
         return
 
     def start_over(self) -> None:
-        """What comes next is delivered on purpose, and repeats nothing of what came before.
+        """Deliver the next rows on purpose, so that they repeat nothing delivered before.
 
-        So it is before a replay, and before each file of dead letters, whatever the offsets are.
+        This precedes a replay, and each file of dead letters, whatever the offsets are.
         """
         return
 
@@ -332,14 +331,14 @@ class Sink(Protocol):
         self.start_over()
 
     def preview(self, rows: pa.Table) -> list[Preview]:
-        """What `write` would send for these rows; sends, opens and keeps nothing.
+        """Return what `write` would send for these rows, without sending or storing anything.
 
-        Unless a sink knows better, that is the rows it would get, as JSON lines.
+        The default is the rows that the sink would get, as JSON lines.
         """
         return [Preview("the rows that the sink would get", rows.num_rows, as_json_lines(rows))]
 
     def maintenance(self) -> Maintenance | None:
-        """What the job is to have done in a thread of its own; None: nothing."""
+        """Return the maintenance that the job runs in a thread; None: nothing."""
         return None
 
     def close(self) -> None:
@@ -349,10 +348,10 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What one writer made of its rows; sinks add what their `commit` needs. It can be pickled.
+    """The result of one writer; sinks add what their `commit` needs. It can be pickled.
 
     Attributes:
-        left: Rows of which `commit` has more to do, as the writer got them; None: of none.
+        left: Rows that `commit` has yet to process, as the writer got them; None: there are none.
     """
 
     left: pa.Table | None = field(default=None, kw_only=True)
@@ -383,13 +382,12 @@ class TaskSink(Sink):
     """
 
     context: SinkContext
-    """Of the job, as the sink got it."""
 
     publishes_in_tasks: ClassVar[bool] = False
-    """Whether the destination may have records before `commit`."""
+    """True if the destination may have records before `commit`."""
 
     keeps_order: bool = False
-    """Whether one task at a time is to write the records of a partition of the log, in order."""
+    """True if one task at a time must write the records of a partition of the log, in order."""
 
     @abstractmethod
     def begin(self) -> None:

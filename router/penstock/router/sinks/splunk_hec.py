@@ -187,7 +187,7 @@ def read_answer(answer: HttpResponse) -> dict[str, Any]:
 
 
 def classify_answer(answer: HttpResponse, said: Mapping[str, Any], count: int) -> DeliveryResult:
-    """What HEC's answer means for `count` objects."""
+    """Return the result of HEC's answer to `count` objects."""
     code = said.get("code")
     if answer.status == 200:
         return Success()

@@ -18,7 +18,7 @@ from penstock.router.spark.session import ARCHIVE_PATH, Session
 from penstock.service import UnavailableError
 
 _EXIT_TIMEOUT_S: Final = 300.0
-"""How long the JVM may take to write it, on a slow and busy machine; 4 s on a quiet one."""
+"""Maximum seconds in which the JVM writes the archive on a slow, busy machine; 4 on a quiet one."""
 
 
 def make_archive(report: Report) -> Path:

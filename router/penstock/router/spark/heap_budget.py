@@ -1,4 +1,4 @@
-"""What the heap of Spark's JVM has room for: how many bytes of records may be in work at a time.
+"""Budget of the heap of Spark's JVM: how many bytes of records may be in work at a time.
 
 All sinks of a job share one JVM, and each has its batches made for itself. One that is collected
 takes several times the bytes of its records there: what a task makes of them, Arrow's form of it,
@@ -70,7 +70,6 @@ class ByteSemaphore:
 
     @property
     def waiting(self) -> int:
-        """How many batches wait."""
         return len(self._waiting)
 
     def acquire(self, size: int, is_stopping: Callable[[], bool]) -> int:
@@ -108,15 +107,14 @@ class ByteSemaphore:
 
 
 class HeapBudget:
-    """That of one job.
+    """The heap budget of one job.
 
     Args:
         spark: The job's settings of Spark.
-        note: A file that remembers between processes when the heap has run out; None: nothing is
-            remembered.
+        note: File that records between processes when the heap has run out; None: no record.
 
     Attributes:
-        largest: Bytes of records that a batch may have, alone.
+        largest: Maximum bytes of records of a batch that is alone in work.
     """
 
     def __init__(self, spark: Spark, note: Path | None = None) -> None:
@@ -178,7 +176,7 @@ class HeapBudget:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether the heap of an earlier process, as large as this one's, ran out."""
+        """True if the heap of an earlier process, as large as this one's, ran out."""
         return bool(self._noted())
 
     def refusal(self, planned: PlannedBytes) -> str | None:
@@ -205,7 +203,7 @@ class HeapBudget:
         )
 
     def _noted(self) -> int:
-        """With how many bytes in work the heap ran out, if there was as much memory; else 0."""
+        """Return the bytes in work when a heap of this size ran out; 0: it has not."""
         if self._note is None:
             return 0
         try:

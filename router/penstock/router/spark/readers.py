@@ -93,14 +93,14 @@ def read(
     view: ViewName,
     streaming: bool = True,
 ) -> DataFrame:
-    """What `steps` make of a view's rows; the source makes no columns and rows they do not need.
+    """Return the result of `steps` on a view, of which only needed columns and rows are made.
 
     Args:
         spark: The session; the data source is registered with it.
-        options: Of the data source.
-        steps: Made of it; called twice, first to see what it needs.
-        view: Which.
-        streaming: Whether for a stream or a batch.
+        options: Options of the data source.
+        steps: Steps on the view; called twice, first to see what they need.
+        view: The view.
+        streaming: Whether the frame is a stream or a batch.
     """
     source = _Source(spark, options, view, streaming=streaming)
     need = source.need(steps)
@@ -116,19 +116,19 @@ def read_passthrough(
     *,
     streaming: bool = True,
 ) -> DataFrame:
-    """What `classify_answer` makes of the view `records`, with columns that are carried past Spark.
+    """Return the result of `classify_answer` on `records`, with columns passed past Spark.
 
     Args:
-        spark: As in `read`.
-        options: Likewise.
-        steps: Which rows are wanted at most; what they leave out may be missing.
-        classify_answer: Makes a verdict of each row, and keeps the column `PASSTHROUGH` where there
-            is one.
-        columns: Those carried.
-        streaming: Whether for a stream or a batch.
+        spark: The session; the data source is registered with it.
+        options: Options of the data source.
+        steps: Select the rows that are wanted at most; rows that they leave out may be missing.
+        classify_answer: Adds a verdict to each row, and keeps the column `PASSTHROUGH` where
+            there is one.
+        columns: The columns that go past Spark.
+        streaming: Whether the frame is a stream or a batch.
 
     Returns:
-        To be collected and given to `penstock.router.columns.passthrough.unpack`.
+        Rows for `penstock.router.columns.passthrough.unpack`, after they are collected.
     """
     source = _Source(spark, options, "records", streaming=streaming)
     looked_at = source.need(classify_answer).columns

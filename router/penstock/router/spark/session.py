@@ -42,7 +42,7 @@ from penstock.router.spark.java import find_java
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _SOCKET_NAME_BYTES: Final = 48
-"""Of a Python process's socket in its directory, as Spark names it: a UUID, and some letters."""
+"""Bytes of the name that Spark gives a Python process's socket: a UUID, and some letters."""
 
 _SOCKET_PATH_BYTES_MAX: Final = 107
 """`sun_path` holds 108 with the zero at its end (unix(7))."""
@@ -78,7 +78,7 @@ class OnlyFrom:
         return ours
 
     def _has(self, connection: socket.socket) -> bool:
-        """Whether the process has its other end."""
+        """Return whether the process has the other end of the connection."""
         try:
             ends = (_end(connection.getpeername()), _end(connection.getsockname()))
             found = psutil.Process(self._pid).net_connections("tcp")
@@ -190,7 +190,7 @@ appender.file.strategy.max = 2
 _NO_WORDS: Final = re.compile(r"\s+(at|\.\.\.) |WARNING: Using incubator modules")
 _LINES_SHOWN: Final = 10
 _WORDS_MAX: Final = 500
-"""Of what a JVM wrote: what says nothing of its end, and how much of the rest is told."""
+"""Maximum characters of a JVM's output that a message quotes."""
 
 _SMALLER: Final = {"k": "b", "m": "k", "g": "m"}
 """Units of memory, each by the one above it."""
@@ -233,7 +233,7 @@ catches it reports it."""
 
 
 EXECUTORS_WAIT_S: Final = 30.0
-"""How long a cluster may take to start executors, or others in the place of lost ones."""
+"""Maximum seconds in which a cluster starts executors, or replaces lost ones."""
 
 _SIZES: Final = ("spark.executor.memory", "spark.executor.cores")
 _OUT_OF_MEMORY: Final = 3
@@ -436,7 +436,7 @@ class Session:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """What is started within imports nothing from the caller's directory, nor do its children.
+    """Keep the caller's directory out of the imports of processes started within.
 
     The JVM takes its environment from this process's, and gives it to Spark's Python workers.
     """
@@ -452,13 +452,13 @@ def _safe_path() -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """What Spark says, without Java's stack; why a call failed is in a second line."""
+    """Return Spark's message without Java's stack; its second line has a failed call's reason."""
     lines = str(error).splitlines()
     return " ".join(lines[:2] if lines[1:2] and lines[1].startswith(": ") else lines[:1])
 
 
 def _last_words(output: Path) -> str:
-    """What a JVM wrote before it ended, without stacks: its file may not outlive the command."""
+    """Return the last output of a JVM without stacks: its file may not outlive the command."""
     try:
         lines = output.read_text(errors="replace").splitlines()
     except OSError:
@@ -474,7 +474,7 @@ def raise_only() -> None:
 
 
 def _secrets(config: Spark) -> dict[str, str]:
-    """What Spark's processes know each other by."""
+    """Return the settings of the secret that authenticates Spark's processes."""
     if config.is_local:
         return {"spark.authenticate": "true"}  # the secret is Spark's to make
     if config.secret_file is None:
@@ -495,7 +495,7 @@ def _secrets(config: Spark) -> dict[str, str]:
 
 
 def _worker_python(config: Spark, work_dir: Path) -> str:
-    """What the job says; else this Python, of which executors elsewhere have one at its path."""
+    """Return the workers' Python: the job's, else this one, by its path on other machines."""
     if chosen := config.conf.get("spark.pyspark.python"):
         return chosen
     return worker_python(work_dir) if config.is_on_this_machine else sys.executable
@@ -547,7 +547,7 @@ def _archive_options() -> list[str]:
 
 
 def _half(memory: str) -> str:
-    """Of an amount of memory as Spark has it, for it to round."""
+    """Return half of an amount of memory in Spark's notation, in the next smaller unit."""
     return f"{int(memory[:-1]) * 512}{_SMALLER[memory[-1]]}"
 
 

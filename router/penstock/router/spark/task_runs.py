@@ -62,7 +62,7 @@ def register(spark: SparkSession) -> None:
 
 
 class TaskRuns(DataSource):  # type: ignore[misc] # pyspark is untyped here
-    """What Spark writes a frame to, so that a function gets its rows."""
+    """Data source whose writer passes the rows of a frame to a function."""
 
     @classmethod
     @override
@@ -76,7 +76,7 @@ class TaskRuns(DataSource):  # type: ignore[misc] # pyspark is untyped here
 
 
 class Returned(WriterCommitMessage):  # type: ignore[misc] # as above
-    """What a run returned, pickled: who commits need not know what it is."""
+    """Result of a run, pickled, so that `commit` need not import its type."""
 
     def __init__(self, result: bytes) -> None:
         self.result = result

@@ -1,4 +1,4 @@
-"""What a route does to the records it takes, between the log and a sink."""
+"""Transforms of a route, applied to its records between the log and a sink."""
 
 from penstock.router.transforms.chain import Chain, Transformed, without_match
 from penstock.router.transforms.dedupe import Again

@@ -23,12 +23,12 @@ _ROW_ONLY: Final = frozenset({"sample", "dedupe"})
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """What became of a route's rows.
+    """The rows of a route after its transforms.
 
     Attributes:
-        rows: What goes on to the sink.
-        refused: Rows that the steps cannot be done to, unchanged.
-        left_out: How many rows each step left out, by its verb.
+        rows: Rows for the sink.
+        refused: Rows that a step could not process, unchanged.
+        left_out: Number of rows that steps left out, by their verb.
     """
 
     rows: pa.Table
@@ -76,7 +76,7 @@ class Chain:
 
     @property
     def remembers(self) -> bool:
-        """Whether a step must know what came before."""
+        """True if a step depends on earlier batches."""
         return self._seen is not None
 
     @property
@@ -219,7 +219,7 @@ class _Work:
         self._filter(stays)
 
     def _untouched(self, rows: pa.Table) -> pa.Table:
-        """The same rows of the batch as it came."""
+        """Return the original rows of the batch for these."""
         keys = ["stream", "partition", "offset"]
         keys_of_rows = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
         columns = [self._original.column(key).to_pylist() for key in keys]
@@ -280,7 +280,7 @@ def _named(step: Transform) -> list[Field]:
 
 
 def _covers(gone: Field, wanted: Field) -> bool:
-    """Whether nothing of a field is left where another was taken away."""
+    """Return whether removing one field removes all of another."""
     if gone.path in (wanted.path, wanted.path[:1]):
         return True
     return len(wanted.path) == 2 and gone.path[0] == wanted.path[0] and gone.matches(wanted.path[1])

@@ -40,7 +40,7 @@ BATCHES_MAX: Final = 100_000
 """Lines that are kept, as of the journal of batches."""
 
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of them, about: a batch of which every second row was left out has 600 KB."""
+"""Approximate maximum bytes of the journal; a batch with every second row left out has 600 KB."""
 
 StreamIdPartition = tuple[str, str, int]
 """Stream, its id with the generation of the record, and partition."""
@@ -50,15 +50,15 @@ StreamId = Callable[[str, int, int], str]
 
 
 def nameless(_stream: str, _partition: int, _offset: int) -> str:
-    """Of streams whose ids are not known."""
+    """Return "" as the id of each stream, where ids are unknown."""
     return ""
 
 
 @dataclass(slots=True)
 class Decided:
-    """Of one partition, in its order: what was judged, and of that what was left out, from and to.
+    """Decisions on the rows of one partition, in order: offset ranges judged, and those left out.
 
-    The latter as two lists for each batch, so that a row is looked up without a copy of them.
+    The latter are two lists for each batch, so that a row is looked up without a copy of them.
     """
 
     firsts: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Decided:
         self.runs.append((runs[::2], runs[1::2]))
 
     def stayed(self, offset: int) -> bool | None:
-        """Whether the row went on; None: it was not judged, as far as is known."""
+        """Return whether the row was kept; None: no decision is known."""
         at = bisect_right(self.firsts, offset) - 1
         if at < 0 or offset > self.lasts[at]:
             return None
@@ -98,7 +98,7 @@ class LeftOut:
         self._decided: dict[StreamIdPartition, Decided] | None = None
 
     def note(self, table: pa.Table, stays: Sequence[bool]) -> None:
-        """Of a batch, whose rows come in the log's order."""
+        """Note the decisions on a batch, whose rows are in the log's order."""
         found: dict[StreamIdPartition, tuple[list[int], list[int]]] = {}
         for (partition_id, offset), stay in zip(self._positions(table), stays, strict=True):
             decided, runs = found.setdefault(partition_id, ([], []))
@@ -118,7 +118,7 @@ class LeftOut:
             self._lines.add(line)
 
     def stayed(self, table: pa.Table) -> list[bool | None]:
-        """Of each row, whether it went on then; None: that is not known."""
+        """Return for each row whether it was kept; None: no decision is known."""
         if self._decided is None:
             self._decided = self._load()
         nothing = Decided()
@@ -153,12 +153,12 @@ _NEWEST: Final = b"newest_ns"
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """That rows were delivered before, and are delivered again.
+    """Mark of rows that are delivered a second time.
 
     Attributes:
-        home: The directory of the sink, with what the job noted.
-        must_be_noted: Whether rows of which it is not noted what became of them are refused, for
-            the sink might have them twice otherwise.
+        home: The sink's directory, with the job's notes.
+        must_be_noted: Whether rows without a noted decision are refused, for the sink might have
+            them twice otherwise.
     """
 
     home: Path
@@ -194,14 +194,14 @@ class Seen:
         self.forgotten = 0
 
     def fresh(self, table: pa.Table, batch: int) -> pa.Array:
-        """Which rows are there for the first time; remembers them under the batch's number.
+        """Return which rows occur for the first time; remember them under the batch's number.
 
         Args:
-            table: In the log's order, with `COLUMNS`.
-            batch: Its number; one that is not above the last one is a batch that comes again.
+            table: Rows in the log's order, with `COLUMNS`.
+            batch: The batch's number; one that is not above the last one is a repeated batch.
 
         Raises:
-            ConfigError: What became of the rows must be known, and is not.
+            ConfigError: A decision must be known, and is not.
         """
         if self._last is None or batch <= self._last:
             self._load(batch)
@@ -224,7 +224,7 @@ class Seen:
         return pa.array(stays, pa.bool_())
 
     def _noted(self, table: pa.Table) -> list[bool | None]:
-        """What the job noted of each row: whether it went on."""
+        """Return the noted decision on each row: whether it was kept."""
         if self._again is None:
             return [None] * table.num_rows
         noted = self._left_out.stayed(table)

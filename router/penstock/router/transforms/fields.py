@@ -44,20 +44,19 @@ class Field:
 
     @property
     def is_member(self) -> bool:
-        """Whether it is an entry of a map column, or what such a name matches."""
+        """True if the field is an entry of a map column, or a pattern of entries."""
         return len(self.path) == 2 and self.path[0] in MAPS
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it may be several fields."""
         return self.is_member and "*" in self.path[1]
 
     def matches(self, member: str) -> bool:
-        """Whether a name in its map, with dots for what lies deeper, is meant."""
+        """Return whether the name of an entry, with dots for deeper ones, is meant."""
         return self.is_member and _pattern(self.path[1]).fullmatch(member) is not None
 
     def may_lie_in(self, member: str) -> bool:
-        """Whether what is meant may lie deeper in a member."""
+        """Return whether the field may lie deeper within an entry."""
         wanted = self.path[1]
         return self.is_pattern or wanted.startswith(f"{member}.")
 
@@ -83,7 +82,7 @@ class Field:
         )
 
     def may_meet(self, other: "Field") -> bool:
-        """Whether the two may be one, or a part of the other."""
+        """Return whether the two fields may be the same, or one part of the other."""
         if self.path[0] != other.path[0] or 1 in (len(self.path), len(other.path)):
             return self.path[0] == other.path[0]
         mine, its = self.path[1], other.path[1]
@@ -188,7 +187,7 @@ def _filtered(maps: pa.MapArray, keep: pa.Array) -> pa.MapArray:
 
 
 def _compact(maps: pa.MapArray) -> pa.MapArray:
-    """The same maps with children that hold their entries and nothing else."""
+    """Return equal maps whose children hold their entries and nothing else."""
     return maps.take(pa.array(range(len(maps)), pa.int64()))
 
 

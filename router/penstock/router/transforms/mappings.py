@@ -64,14 +64,14 @@ _CIM_GROUPS: Final = {
     "resource": CIM_RESOURCE,
     "attributes": CIM_ATTRIBUTES,
 }
-"""Of two that are mapped to one name, the first group's has it."""
+"""Groups of a record in order of precedence, for members that map to the same name."""
 _CIM_PREFIXES: Final = tuple(f"{group}." for group in _CIM_GROUPS)
 _CIM_NAMES: Final = frozenset(
     {"_time", "time_unix_nano", "severity", "result", "duration", *_CIM_GROUPS}.union(
         CIM_FIELDS.values(), *(names.values() for names in _CIM_GROUPS.values())
     )
 )
-"""What no member of a group is called that is not mapped to it; Splunk's sink looks at some."""
+"""Names that unmapped members may not have; Splunk's sink reads some of them."""
 _CIM_SEVERITIES: Final = ((21, "critical"), (17, "high"), (13, "medium"), (9, "low"))
 _CIM_OUTCOMES: Final = {"OK": "success", "ERROR": "failure"}
 _OURS: Final = "penstock."
@@ -87,7 +87,7 @@ LOKI_LABELS: Final = {
 """Those of few values; each other value of a label is a stream of its own to Loki."""
 _LOKI_IDS: Final = ("trace_id", "span_id", "record_id")
 _LOKI_NAMES: Final = frozenset({"kind", "level", "penstock_id", *_LOKI_IDS, *LOKI_LABELS.values()})
-"""What no metadata is called that comes from elsewhere."""
+"""Names that metadata of other origin may not have."""
 
 
 def to_cim(record: Json) -> Json:
@@ -117,7 +117,7 @@ def to_cim(record: Json) -> Json:
 
 
 def _cim_judgement(record: Json) -> Json:
-    """What the model says in words of its own: how bad, how it ended, how long it took."""
+    """Return the model's own fields of a record: severity, result, duration."""
     found: Json = {}
     if (number := record.get("severity_number")) is not None:
         words = (word for least, word in _CIM_SEVERITIES if number >= least)

@@ -26,7 +26,7 @@ def sample_columns(settings: Sample) -> set[str]:
 
 
 def kept(table: pa.Table, settings: Sample, nth: int) -> pa.Array:
-    """Which rows stay at a route's `nth` step of this kind, from 0 on."""
+    """Return which rows stay at a route's `nth` step of this kind, from 0 on."""
     threshold = round((1 - settings.rate) * _RANGE)
     coded = _deciding(table, settings).dictionary_encode()
     salt = f"router/{nth}/{settings.seed}"
@@ -46,7 +46,7 @@ def weigh(table: pa.Table, records: list[dict[str, Any]], rate: float) -> pa.Tab
 
 
 def _weight(value: Any) -> float:
-    """What a record stands for: one where it does not say, or what no double can hold."""
+    """Return the record's weight: 1 where it has none, or one that no double can hold."""
     try:
         return float(value) if isinstance(value, int | float) else 1.0
     except OverflowError:
@@ -60,7 +60,7 @@ def randomness(text: str, salt: str) -> int:
 
 
 def _deciding(table: pa.Table, settings: Sample) -> pa.Array:
-    """What decides about each row: what `by` says, else its id, else its position in the log."""
+    """Return the value that decides on each row: that of `by`, else its id, else its position."""
     field = parse_field(settings.by)
     if field.column is not None:
         by = table.column(field.column).combine_chunks()

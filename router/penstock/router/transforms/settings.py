@@ -12,7 +12,7 @@ from penstock.router.job.settings import Seconds, Settings
 from penstock.router.transforms.fields import ENVELOPE, MAPS, parse_field
 
 KEY_BYTES_MIN: Final = 16
-"""Of a key for hashes; a shorter one is guessed."""
+"""Minimum bytes of a key for hashes; a shorter one can be guessed."""
 
 
 def _known(name: str) -> str:
@@ -158,7 +158,6 @@ class Transform(Settings):
 
     @property
     def verb(self) -> str:
-        """Which key is set."""
         (name,) = self.model_fields_set
         return name
 

@@ -1,4 +1,4 @@
-"""What was made of pieces of the log, kept for the other sinks of the job.
+"""Cache of rows made of chunks of the log, for the other sinks of the job.
 
 The directory of `penstock.router.read.shared.directory` has a file for each piece:
 
@@ -26,7 +26,7 @@ from penstock.router.read.shared.policy import Kept, too_many
 _MAKING: Final = ".making"
 _HEAD: Final = struct.Struct("<I4x")
 _OF_MEMORY: Final = 2
-"""Of the file system no more is taken than one in so many bytes."""
+"""Divisor of the file system's size: the cache takes no larger part of it."""
 
 _OF_KEPT: Final = 4
 """A piece that takes more of what is kept than one in so many bytes is not kept."""
@@ -52,7 +52,7 @@ class SharedChunks:
         self._max_bytes = min(max_bytes, there // _OF_MEMORY)
 
     def find(self, name: str) -> pa.RecordBatch | None:
-        """What was made of a piece; None: nothing is kept, or it is damaged and now gone."""
+        """Return the rows made of a chunk; None: they are not cached, or were damaged."""
         path = self._directory / name
         try:
             data = path.read_bytes()

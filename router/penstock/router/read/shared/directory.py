@@ -1,4 +1,4 @@
-"""Whether the sinks of a job share what they read, and the directory in memory where they do.
+"""Sharing of what the sinks of a job read, and the directory in memory that it uses.
 
     /dev/shm/penstock-router-UID-RANDOM/    0700; the job holds its lock
 
@@ -19,14 +19,14 @@ import structlog
 from penstock.router.job.config import JobConfig
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - what is made there is a directory of our own
-"""Not every system has it."""
+"""Directory of files in memory; not every system has it."""
 
 
 class Sharing:
-    """That of one job, from its start to its end.
+    """The shared directory of one job, from its start to its end.
 
     Attributes:
-        options: Of the source, for each sink's query.
+        options: Options of the source, for each sink's query.
     """
 
     def __init__(self, directory: Path, descriptor: int, max_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a log is cut into pieces, and which of the kept ones go first.
+"""Borders of the chunks that a log is cut into, and the order in which cached ones are evicted.
 
 Readers that begin and end at different offsets are to come to the same pieces in between. So pieces
 end at frames that begin beyond a multiple of `CHUNK_OFFSETS`, for each reader. Only where a piece

@@ -20,26 +20,26 @@ from penstock.router.read.fetch import warn
 from penstock.router.read.shared.cache import SharedChunks
 
 WAIT_S: Final = 1.0
-"""For pieces that others make; one takes some hundredths of a second."""
+"""Maximum seconds to wait for a chunk that another task makes; it takes some hundredths."""
 
 _POLL_S: Final = 0.005
 _AHEAD: Final = 4
 """Pieces looked at together: where another makes the first one, the next may be free."""
 
 _AHEAD_BYTES: Final = 4 * 1024 * 1024
-"""Of frames, at which it is fewer."""
+"""Bytes of frames at which fewer chunks are read ahead."""
 
 
 @dataclass(slots=True)
 class SharedReading:
-    """That of one task.
+    """The shared reading of one task.
 
     Attributes:
-        opened: Gives what others have made.
-        purpose: Everything beside the records that decides what `make` makes.
-        make: The rows of records.
-        clock: For waiting.
-        wait_s: For pieces that others make, at most.
+        opened: Opens the cache.
+        purpose: Everything beside the records that decides what `make` returns.
+        make: Makes the rows of records.
+        clock: Clock for the waits.
+        wait_s: Maximum seconds to wait for a chunk that another task makes.
     """
 
     opened: Callable[[], SharedChunks]
@@ -84,7 +84,7 @@ class SharedReading:
         return self.make(chunk.rows())
 
     def _found_or_made(self, chunk: FrameChunk, name: str) -> pa.RecordBatch | None:
-        """What another has made, or is made here for others; None: another is about to make it."""
+        """Return the rows from the cache or make them; None: another task is about to make them."""
         if self._is_alone:
             return self._own(chunk)
         try:
@@ -108,4 +108,4 @@ class SharedReading:
 
 
 _warn_once: Final = cache(warn)
-"""Of what may stay so for a job's life, and each task meets."""
+"""Warns once of a condition that may last for a job's life and that each task meets."""

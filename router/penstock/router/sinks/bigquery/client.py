@@ -47,11 +47,11 @@ _SENDER: Final = frozenset(
 )
 _DEFAULT_VALUE: Final = types.AppendRowsRequest.MissingValueInterpretation.DEFAULT_VALUE
 _OF_THE_SCHEMA: Final = re.compile(r"proto field|schema", re.IGNORECASE)
-"""How BigQuery speaks of a column that is there with another type; it has no code for it."""
+"""Pattern of errors on a column that exists with another type; BigQuery has no code for it."""
 _CERTAIN: Final = frozenset({code_pb2.INVALID_ARGUMENT, code_pb2.RESOURCE_EXHAUSTED})
-"""In an answer to an append: nothing of it is there, and the stream takes another one."""
+"""Codes of an append of which no row was stored, while the stream accepts another append."""
 _MISSING: Final = frozenset({code_pb2.NOT_FOUND, code_pb2.FAILED_PRECONDITION})
-"""Of a call that is about no record: a table that is not there, or is none for this."""
+"""Codes of a call that concerns no record: the table is missing or of the wrong kind."""
 _WRONG_TABLE: Final = frozenset({
     types.StorageError.StorageErrorCode.TABLE_NOT_FOUND,
     types.StorageError.StorageErrorCode.SCHEMA_MISMATCH_EXTRA_FIELDS,
@@ -170,7 +170,6 @@ class Connection:
         self._channel.close()
 
     def result_of_error(self, error: TroubleError) -> DeliveryResult:
-        """What trouble means for a request."""
         return error.verdict
 
     def _exchange(self, asked: types.AppendRowsRequest) -> types.AppendRowsResponse:
@@ -236,7 +235,7 @@ class Connection:
 
 
 def row_descriptor() -> DescriptorProto:
-    """Of a row, as its columns are numbered."""
+    """Return the descriptor of a row, with the numbers of its columns."""
     made = DescriptorProto(name="Record")
     for number, (name, kind) in enumerate(COLUMNS, 1):
         label = FieldDescriptorProto.LABEL_OPTIONAL
@@ -245,7 +244,7 @@ def row_descriptor() -> DescriptorProto:
 
 
 def classify_error(code: int, said: str, details: Any = ()) -> DeliveryResult:
-    """What an error means for the rows of an append."""
+    """Return the result for the rows of an append that failed."""
     name = code_pb2.Code.Name(code)
     text = f"BigQuery {name}: {said[:200]}"
     fault = Fault(f"bigquery_{name.lower()}", text)

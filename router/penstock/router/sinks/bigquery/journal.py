@@ -1,4 +1,4 @@
-"""What the BigQuery sink has appended of the batch in work, and what it was about to append.
+"""Journal of the BigQuery sink: the rows of the current batch that were or may have been appended.
 
 A file of JSON, written whole and synced before each append:
 
@@ -40,13 +40,13 @@ class Sent:
 
 
 class Journal:
-    """How far a batch has come.
+    """The progress of a batch.
 
     Attributes:
-        stream: Takes the next rows; None if there is none.
-        rows: How many it has for certain.
-        sent: What it may have beside these.
-        is_left: A stream of an earlier life: it may have a request on its way to it.
+        stream: The stream of the next append; None: there is none.
+        rows: Number of rows that it certainly has.
+        sent: Rows that it may have beside these.
+        is_left: Whether an earlier process wrote to the stream and may have a request in flight.
     """
 
     def __init__(self, path: Path, persist: Callable[[], None] = persist_nothing) -> None:
@@ -86,7 +86,6 @@ class Journal:
             self._done = set()
 
     def has(self, place: str, offset: int) -> bool:
-        """Whether a record of the batch is there."""
         return (place, offset) in self._done
 
     def start(self, stream: str) -> None:
@@ -99,7 +98,7 @@ class Journal:
         self._write()
 
     def taken(self) -> None:
-        """What was sent is there."""
+        """Note that the rows that were sent are stored."""
         assert self.sent is not None
         self._done.update(self.sent.records)
         self.rows += len(self.sent.records)

@@ -211,7 +211,7 @@ class BigQuery(RequestSink):
         return self._read(answer, [place for place, _ in left])
 
     def _read(self, answer: Any, places: Sequence[int]) -> DeliveryResult:
-        """What became of the records at these places of a request."""
+        """Return the result for the records at these indexes of a request."""
         verdict: DeliveryResult | None = answer.verdict
         if verdict is None:
             self._journal.taken()

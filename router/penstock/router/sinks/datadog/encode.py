@@ -27,11 +27,11 @@ from penstock.specs.models.log import severity_text
 SOURCE: Final = "penstock"
 COUNT: Final = 1
 GAUGE: Final = 3
-"""Of a series (MetricIntakeType)."""
+"""Type of a series that is a gauge (MetricIntakeType)."""
 
 _FOREIGN_IN_METRIC: Final = re.compile(r"[^A-Za-z0-9_.]")
 _METRIC_CHARACTERS_MAX: Final = 200
-"""Of names, as "Submit metrics" has it."""
+"""Maximum characters of a metric's name, by Datadog's "Submit metrics"."""
 _SECOND_NS: Final = 1_000_000_000
 _MILLISECOND_NS: Final = 1_000_000
 _HALF: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -178,7 +178,7 @@ def span_of(record: Json, record_position: str) -> Json:
 
 
 def _weight(record: Json) -> float:
-    """How many spans it stands for."""
+    """Return how many spans the record represents."""
     return max(float(record.get("sample_weight") or 1), 1.0)
 
 

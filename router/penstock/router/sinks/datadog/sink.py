@@ -47,7 +47,10 @@ from penstock.service.config_types import Secret
 _LOGS_MAX: Final = 1000
 _REQUEST_BYTES_MAX: Final = 5_000_000
 _LOG_BYTES_MAX: Final = 1_000_000
-"""Of "Send logs": logs in a request, bytes of it and of one log; those of metrics are larger."""
+"""Limits of Datadog's "Send logs": logs and bytes of a request, bytes of a log.
+
+Those of metrics are larger.
+"""
 
 _PATHS: Final = {"logs": "/api/v2/logs", "metrics": "/api/v2/series", "traces": "/v0.4/traces"}
 _TAKEN: Final = {"logs": 202, "metrics": 202, "traces": 200}
@@ -199,7 +202,7 @@ class Datadog(HttpTaskSink):
         return Preview(shown.target, shown.records, body, shown.headers)
 
     def _towards(self, group: str) -> None:
-        """For people: which of its addresses is meant."""
+        """Set the address of the group in work, which messages show."""
         parts = urlsplit(self._urls[group])
         self.address = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
 
@@ -213,7 +216,7 @@ def _contents(request: Request) -> list[Any]:
 
 
 def classify_answer(answer: HttpResponse, group: str, count: int) -> DeliveryResult:
-    """What Datadog's answer means for `count` records of a group."""
+    """Return the result of Datadog's answer to `count` records of a group."""
     if answer.status // 100 == 2:
         return _taken(answer, group, count)
     reset = answer.headers.get("x-ratelimit-reset", "")
@@ -223,7 +226,7 @@ def classify_answer(answer: HttpResponse, group: str, count: int) -> DeliveryRes
 
 
 def _taken(answer: HttpResponse, group: str, count: int) -> DeliveryResult:
-    """Of a 2xx: another one than Datadog's own is that of something in between."""
+    """Return the result of a 2xx; one that Datadog does not use comes from a proxy in between."""
     if answer.status != _TAKEN[group]:
         return Paused(f"not an answer of Datadog: {answer.fault.reason}")
     try:

@@ -43,12 +43,12 @@ from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
 _FOREIGN_IN_INDEX: Final = re.compile(r"[^a-z0-9._-]")
 _AGAIN: Final = frozenset({401, 403, 404, 429, 503})
-"""Of one document: no room, or an index that is closed to writing, or not there and not made."""
+"""Statuses of one document that may pass: no room, or a closed or missing index."""
 _THERE: Final = frozenset({200, 201, 409})
 _OF_PIPELINE: Final = re.compile(r"400 illegal_argument_exception: pipeline with id \[.*not exist")
-"""Which is waited for, as an index is; no document is to blame."""
+"""Pattern of a missing pipeline, which is retried, as a missing index is."""
 _INDEX: Final = re.compile(r"(?![-_+])[^\sA-Z\\/*?\"<>|,#:]{1,255}|<.+>")
-"""As Elasticsearch takes names of indices, or date math."""
+"""Pattern of the names of indices that Elasticsearch accepts, or of date math."""
 _FILTER: Final = "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason"
 
 
@@ -179,7 +179,7 @@ _OF_DOCUMENT: Final = frozenset(
 
 
 def classify_items(answer: HttpResponse, count: int) -> DeliveryResult:
-    """What a bulk answer of HTTP 200 says of each of its `count` documents."""
+    """Return the result for each of `count` documents of a bulk answer of HTTP 200."""
     try:
         said = orjson.loads(answer.body)
         if said["errors"] is False:

@@ -19,7 +19,7 @@ from penstock.router.delivery.classify import HttpResponse
 Compression = Literal["none", "gzip", "zstd"]
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of an answer's body: that of a bulk request names each record of it."""
+"""Maximum bytes of an answer's body; that of a bulk request names each of its records."""
 
 _GZIP_LEVEL: Final = 5
 _ZSTD_LEVEL: Final = 3
@@ -85,7 +85,7 @@ class Transport:
 
     @property
     def repeated(self) -> bool:
-        """Whether the last request went twice, as the kept connection had ended."""
+        """True if the last request was sent twice, because the kept connection had ended."""
         return self._client.repeated
 
     def send(self, request: HttpRequest) -> Reply:
@@ -129,7 +129,7 @@ def compressed(body: bytes, how: Compression) -> tuple[bytes, dict[str, str]]:
 
 
 def encoding_of(how: Compression) -> dict[str, str]:
-    """What a request's headers say of its compression."""
+    """Return the headers that declare a body's compression."""
     return {} if how == "none" else {"Content-Encoding": how}
 
 

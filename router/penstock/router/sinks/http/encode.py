@@ -53,12 +53,11 @@ def document_of(row: Row) -> Json:
 
 
 def position_of(row: Row) -> tuple[str, int, int]:
-    """Where a record lies in the log: stream, partition and offset."""
     return row["stream"], row["partition"], row["offset"]
 
 
 def event_id(row: Row, context: SinkContext) -> str:
-    """What a record is told apart by, the same whenever it is sent: its position in the log."""
+    """Return the record's id, which a repeated delivery shares: its position in the log."""
     return f"{context.stream_tag(*position_of(row))}/{row['partition']}/{row['offset']}"
 
 
@@ -79,17 +78,17 @@ def section(record: Json, name: str) -> Json:
 
 ANSWERS_MAX: Final = 512
 LENGTH_MAX: Final = 1024
-"""Of a text; what is longer is worked out each time, so that no records fill the memory."""
+"""Maximum characters of a cached text, so that long ones do not fill the memory."""
 
 Text = TypeVar("Text", str, bytes)
 Answer = TypeVar("Answer")
 
 
 def cached(function: Callable[[Text], Answer]) -> Callable[[Text], Answer]:
-    """The same function, which knows what it answered last.
+    """Return the function with a cache of its last answers.
 
     Args:
-        function: Depends on its text alone, and answers what nobody changes.
+        function: Depends on its text alone, and returns a value that nobody changes.
     """
     known = lru_cache(ANSWERS_MAX)(function)
 
@@ -104,7 +103,7 @@ KEY: Final = ("stream", "incarnation", "partition", "offset")
 """A record's position in the log: the table's primary key."""
 
 ABOUT: Final = (*KEY, "time_unix_nano", "kind", "service", "severity_number", "trace_id")
-"""What `describe` tells; the record itself follows as the sink can store it."""
+"""Columns that `describe` returns beside the record in the sink's own form."""
 
 _BIGINT_MAX: Final = 2**63 - 1
 _SMALLINT_MAX: Final = 2**15 - 1

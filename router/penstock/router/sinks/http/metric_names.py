@@ -19,10 +19,10 @@ _log = structlog.get_logger()
 
 
 class MetricNames:
-    """What a sink's metrics are called at its destination.
+    """Names of a sink's metrics at its destination.
 
     Args:
-        sink: Its name, for the log.
+        sink: The sink's name, for the log.
     """
 
     def __init__(self, sink: str, meter: Meter) -> None:

@@ -1,4 +1,4 @@
-"""What all sinks have in common that send requests: cutting, sending, judging, giving up.
+"""Base of all sinks that send requests: cutting, sending, classifying, dead letters.
 
 A sink of this kind says how a record is encoded, how encoded records make a request, and what an
 answer means. The rest is here, and the same for all:
@@ -60,7 +60,7 @@ TIME_REPLACED: Final = "time_replaced"
 _NOT_ENCODABLE: Final = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-"""What a record may raise in code that writes it in another form, such as by deep nesting."""
+"""Errors that a record may raise in code that encodes it, such as by deep nesting."""
 
 
 class Item(NamedTuple):
@@ -113,7 +113,7 @@ class RequestSink(Sink):
     """Bytes of a request's body beside its records."""
 
     address: str
-    """Where requests go, for people; without secrets."""
+    """Address of the destination for messages; without secrets."""
 
     def __init__(self, config: RequestSettings, context: SinkContext) -> None:
         self.context = context
@@ -132,14 +132,14 @@ class RequestSink(Sink):
         raise NotImplementedError
 
     def prepare(self, requests: Sequence[Request]) -> None:
-        """What comes before a batch's first request; an error here brings the batch again."""
+        """Prepare a batch's first request; an error here repeats the batch."""
 
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         """Send a request; returns what became of it."""
         raise NotImplementedError
 
     def confirmed(self, tokens: Sequence[str]) -> Iterable[str]:
-        """Which of the tokens of `Accepted` verdicts the destination confirms now."""
+        """Return those tokens of `Accepted` results that the destination confirms now."""
         raise NotImplementedError
 
     def show(self, request: Request) -> Preview:
@@ -326,7 +326,7 @@ def cut(
 
 
 def _partitions(rows: list[Row]) -> Iterator[tuple[int, int]]:
-    """Where the rows of each partition of the log begin and end; they are in its order."""
+    """Yield begin and end of the rows of each partition; rows are in the log's order."""
     place, begin = itemgetter("stream", "partition"), 0
     while begin < len(rows):
         end = bisect_right(rows, place(rows[begin]), begin, key=place)
@@ -348,7 +348,7 @@ class HttpRequestSink(RequestSink):
         self._transport: Transport | None = None
 
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
-        """What goes over the wire.
+        """Return the HTTP request to send.
 
         Raises:
             OSError: A secret's file cannot be read.
@@ -356,7 +356,6 @@ class HttpRequestSink(RequestSink):
         raise NotImplementedError
 
     def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:  # noqa: ARG002 - for subclasses
-        """What an answer means."""
         return classify_response(answer, self.differing)
 
     @override

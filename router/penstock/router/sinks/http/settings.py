@@ -15,7 +15,7 @@ from penstock.router.sinks.http.client import Compression
 from penstock.service.config_types import Secret
 
 EVIDENCE_GAP_S: Final = 60.0
-"""At least; requests that an outage lets through now and then are further apart."""
+"""Minimum of `evidence_gap_s`; requests that succeed during an outage are further apart."""
 
 HIDDEN: Final = "***"
 """Stands for what people are not shown."""
@@ -26,7 +26,7 @@ class RequestBatch(Batch):
 
 
 class RequestRetry(Retry):
-    """How patient a sink is with a destination, and with a record that seems to break it."""
+    """Retries of a request, and the handling of a record that seems to break the destination."""
 
     failure_threshold: Annotated[int, Field(ge=1, le=100)] = 5
     max_paused_backoff_s: Seconds = 60.0
@@ -36,7 +36,7 @@ class RequestRetry(Retry):
     rejected_after: Annotated[int, Field(ge=0, le=1000)] = 3
 
     def policy(self, timeout_s: float) -> Policy:
-        """For the core; a destination that falls silent takes `timeout_s` to fail."""
+        """Return the core's policy; a destination that falls silent takes `timeout_s` to fail."""
         return Policy(
             suspect_after=self.suspect_after,
             evidence_gap_s=max(EVIDENCE_GAP_S, 4 * timeout_s),
@@ -46,7 +46,6 @@ class RequestRetry(Retry):
         )
 
     def limits(self) -> BreakerLimits:
-        """For the circuit breaker."""
         return BreakerLimits(
             initial_backoff_s=self.initial_backoff_s,
             max_backoff_s=self.max_backoff_s,
@@ -56,7 +55,7 @@ class RequestRetry(Retry):
 
 
 class RequestSettings(SinkConfig):
-    """Of a sink that sends requests."""
+    """Settings of a sink that sends requests."""
 
     timeout_s: Seconds = 10.0
     batch: RequestBatch = RequestBatch()
@@ -64,13 +63,13 @@ class RequestSettings(SinkConfig):
 
 
 class TaskRequestSettings(RequestSettings):
-    """Of a sink whose requests Spark's tasks send."""
+    """Settings of a sink whose requests Spark's tasks send."""
 
     max_in_flight: Annotated[int, Field(ge=1, le=64)] = 4
 
 
 class Tls(Settings):
-    """Which authority to trust, and which certificate to show; PEM files."""
+    """Trusted authorities and the client's certificate; PEM files."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
@@ -83,10 +82,10 @@ class Tls(Settings):
         return self
 
     def context(self) -> ssl.SSLContext:
-        """For a connection.
+        """Return the TLS context of a connection.
 
         Raises:
-            OSError: A file cannot be read, or is none of its kind.
+            OSError: A file cannot be read, or is of another kind.
         """
         made = ssl.create_default_context(cafile=self.ca_file)
         if self.cert_file is not None:
@@ -95,7 +94,7 @@ class Tls(Settings):
 
 
 class HttpSettings(RequestSettings):
-    """Of a sink that speaks HTTP."""
+    """Settings of a sink that sends HTTP requests."""
 
     url: HttpUrl
     headers: dict[str, Secret] = Field(default_factory=dict)
@@ -118,7 +117,7 @@ class HttpSettings(RequestSettings):
 
 
 class HttpTaskSettings(HttpSettings, TaskRequestSettings):
-    """Of a sink that speaks HTTP in Spark's tasks."""
+    """Settings of a sink that sends HTTP requests in Spark's tasks."""
 
 
 def hidden_query(query: str) -> str:

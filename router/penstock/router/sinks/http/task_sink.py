@@ -52,19 +52,19 @@ SENDING_S_MAX: Final = 5.0
 """Seconds after which a task begins no further request."""
 
 _SINKS_MAX: Final = 16
-"""Of which a worker keeps the connections; those of the first ones are given back for others."""
+"""Maximum sinks whose connections a worker keeps; the oldest ones are closed first."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRequests(WriteResult):
-    """What a task has sent, and what is left.
+    """Requests that a task has sent, and what is left.
 
     Attributes:
-        delivered: Records that the destination has taken.
-        taken: What the sink calls the requests with those.
-        unsettled: The others; their rows are places in `left`.
-        faulty: Rows that cannot be encoded; likewise.
-        counts: For the sink's counters.
+        delivered: Number of records that the destination accepted.
+        taken: The sink's names of the requests with those.
+        unsettled: Requests without a final result; their rows are indexes into `left`.
+        faulty: Rows that cannot be encoded, by index into `left`.
+        counts: Increments of the sink's counters.
     """
 
     delivered: int = 0
@@ -88,14 +88,14 @@ class TaskRequestSink(RequestSink, TaskSink):
         self.keeps_order = config.max_in_flight == 1
 
     def is_ready(self) -> bool:
-        """Whether tasks may send; what has to come before the first request is done here."""
+        """Prepare the first request; return whether tasks may send."""
         return True
 
     def hold(self, rows: pa.Table) -> None:
         """The rows whose places are those of requests, until others are."""
 
     def name_of(self, request: Request) -> str:
-        """What tells a request from others that a batch may make."""
+        """Return a name that differs between the requests of a batch."""
         return request.key
 
     def join_task(self, first: Self) -> None:
@@ -179,16 +179,16 @@ def _moved(request: Request, begin: int) -> Request:
 
 @dataclass(slots=True)
 class RequestWriter:
-    """That of one task.
+    """The writer of one task.
 
     Attributes:
         made_of: The sink's class, of which each request in flight has an instance.
-        config: Its settings.
+        config: The sink's settings.
         job: The job's name.
-        sink: The sink's.
-        names: Of the batch's records.
-        sends: Whether anything is sent.
-        clock: Time.
+        sink: The sink's name.
+        names: Names of the batch's records.
+        sends: Whether requests are sent at all.
+        clock: The clock.
     """
 
     made_of: type[TaskRequestSink]
@@ -226,7 +226,7 @@ class RequestWriter:
 def _without_delivered(
     sink: TaskRequestSink, made: WrittenRequests, requests: Sequence[Request]
 ) -> WrittenRequests:
-    """What is left, and the rows of that alone."""
+    """Return the requests without a final result, and only the rows of those."""
     taken = [it for it in requests if isinstance(it.result, Success)]
     unsettled = [it for it in requests if not isinstance(it.result, Success)]
     places = sorted(
@@ -293,7 +293,7 @@ class Sending:
             return self._next - 1
 
     def _goes_on(self, result: DeliveryResult, *, in_order: bool) -> bool:
-        """Whether a result lets others follow: it is good, or of records and not of all."""
+        """Return whether other requests may follow: a success, or a fault of some records only."""
         match result:
             case Success() | Accepted():
                 return True
@@ -359,7 +359,7 @@ def _close(sinks: Sequence[TaskRequestSink]) -> None:
 
 
 def _context_of(writer: RequestWriter) -> SinkContext:
-    """What a sink gets in a worker, where it keeps nothing and lays nothing aside."""
+    """Return a sink's context in a worker, without a state directory or dead letters."""
     nowhere = Path("/nonexistent")
     return SinkContext(
         job=writer.job,

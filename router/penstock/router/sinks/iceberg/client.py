@@ -37,7 +37,7 @@ _OF_CLIENTS: Final = (
     ("botocore.exceptions", ("BotoCoreError", "ClientError")),  # Glue, DynamoDB
     ("thrift.Thrift", ("TException",)),  # Hive
 )
-"""What clients of catalogs raise and the library hands on; they come with its extras."""
+"""Errors of clients of catalogs that the library passes on, by module; extras bring them."""
 _AWS_PASSES: Final = re.compile(
     r"Throttl|TooManyRequests|RequestLimit|Unavailable|Internal|Timeout|Concurrent"
     r"|EndpointConnection|ConnectionClosed|ConnectionError|HTTPClientError|ProxyConnection"
@@ -175,7 +175,7 @@ def client_errors() -> tuple[type[Exception], ...]:
 
 
 def classify_client_error(error: Exception, said: str) -> DeliveryResult:
-    """What a client's error means: it is about the catalog, and no record's fault."""
+    """Return the result of a client's error: it concerns the catalog, and no record."""
     told: Any = getattr(error, "response", None)
     if not isinstance(told, dict):
         aws = type(error).__module__.startswith("botocore")
@@ -188,7 +188,7 @@ def classify_client_error(error: Exception, said: str) -> DeliveryResult:
 
 
 def classify_store_error(error: Exception, said: str) -> DeliveryResult:
-    """What an error of the store means for the rows of a commit."""
+    """Return the result for the rows of a commit that the store failed."""
     found = _STATUS.search(said)
     status = int(found[1]) if found else 0
     fault = Fault(f"http_{status}" if status else "iceberg", said, status)

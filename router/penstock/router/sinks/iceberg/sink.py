@@ -215,7 +215,10 @@ class IcebergTable(LakeTable):
                 yield None
 
     def _committed_by_rows(self, sink_partition: SinkPartition, first: int) -> int | None:
-        """Of files that end before `first`, which are nearly all, their statistics are enough."""
+        """Return the offset after the last row from `first` on; None: there is none.
+
+        Nearly all files end before `first`, and their statistics say so.
+        """
         lasts = (
             pc.max(batch.column("offset")).as_py()
             for batch in self._scan(sink_partition, first, 2**63 - 1).to_arrow_batch_reader()

@@ -21,7 +21,7 @@ _LIBRARIES: Final = (
     "janino-3*.jar", "commons-compiler-3*.jar",
     "jackson-core-2*.jar", "jackson-databind-2*.jar", "jackson-annotations-2*.jar",
 )  # fmt: skip
-"""Of those that come with Spark."""
+"""Patterns of the libraries that come with Spark."""
 
 _START_S: Final = 60.0
 _END_S: Final = 5.0
@@ -71,7 +71,7 @@ class JdbcProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it can be asked nothing more."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     def ask(self, question: Mapping[str, Any], within_s: float) -> dict[str, Any]:

@@ -79,14 +79,14 @@ _KINDS: Final[Mapping[str, str]] = {
     "partition": "int", "offset": "long", "time_unix_nano": "long", "severity_number": "int",
     "raw": "bytes", "time": "time",
 }  # fmt: skip
-"""How a value is given to the driver; others are text."""
+"""Types in which the driver gets values; all others are text."""
 
 _TIME_AT: Final = ABOUT.index("time_unix_nano")
 _RECORD_AT: Final = len(ABOUT)
 _BYTES_BESIDE_VALUE: Final = 200
 _HEAP_MIN: Final = 128 * 1024 * 1024
 _HEAP_OF_BATCH: Final = 12
-"""So many times its bytes a batch takes: its text, what it is parsed to, what the driver makes."""
+"""Bytes of the heap for a byte of a batch: its text, what it is parsed to, the driver's own."""
 
 _STATES: Final = {
     "passing": ("40", "53", "55P03", "57P01", "57P03", "HYT"),
@@ -98,7 +98,7 @@ _STATES: Final = {
 _SECRET_IN_URL: Final = re.compile(
     r"(?i)(?:password|passwd|pwd|passphrase|secret|token)\w*=([^;&?,\s]+)|//[^/@:]*:([^/@]+)@|/([^/@:]+)@"
 )
-"""Of the forms key=VALUE, //user:PASSWORD@host and Oracle's user/PASSWORD@host."""
+"""Pattern of secrets: key=VALUE, //user:PASSWORD@host and Oracle's user/PASSWORD@host."""
 
 _REASON_MAX: Final = 300
 _NAME: Final = "[A-Za-z_][A-Za-z0-9_$]{0,127}"
@@ -302,7 +302,7 @@ class Jdbc(RequestSink):
         return f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({_quoted(KEY, quote)}))"
 
     def _shown(self, text: str) -> str:
-        """What a driver says, on one line and without what it should not have said."""
+        """Return a driver's message on one line and without the secrets that it quotes."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         return " ".join(text.split())[:_REASON_MAX]
@@ -315,17 +315,17 @@ class Jdbc(RequestSink):
 
 
 def secrets_in(url: str) -> list[str]:
-    """What of a URL is nobody's to see; drivers say parts of it in their errors."""
+    """Return the secrets in a URL; drivers quote parts of it in their errors."""
     return [next(filter(None, found)) for found in _SECRET_IN_URL.findall(url)]
 
 
 def classify_error(state: str | None, kind: str, text: str) -> DeliveryResult:
-    """What an error means for the rows of its transaction, none of which is there.
+    """Return the result for the rows of a failed transaction, none of which is stored.
 
     Args:
-        state: SQLSTATE; None where the driver told none.
+        state: SQLSTATE; None where the driver has none.
         kind: The category of the driver's exception, as `Jdbc.java` names it.
-        text: The error's.
+        text: The error's message.
     """
     reason = f"JDBC {state or ''}: {text}".replace(" :", ":")
     fault = Fault(f"sql_{state or kind}", reason)
@@ -342,7 +342,7 @@ def classify_error(state: str | None, kind: str, text: str) -> DeliveryResult:
 
 
 def _without_rows(verdict: DeliveryResult) -> DeliveryResult:
-    """The same, where no rows were sent whose fault it could be."""
+    """Return the result of a failed call that sent no rows, so that none is to blame."""
     match verdict:
         case Rejected(fault):
             return Paused(fault.reason)

@@ -33,14 +33,17 @@ _TRANSACTION_MS_MIN: Final = 10_000
 _SETUP_MS_MIN: Final = 1000
 _FETCH_WAIT_MS: Final = 10
 HEAR_S: Final = 1.0
-"""How often a producer with nothing to do is asked what it has to say."""
+"""Seconds between two polls of a producer that has nothing to do."""
 _FLUSH_S: Final = 0.05
-"""How soon a loss is seen while messages are on their way."""
+"""Seconds after which a lost connection is seen while messages are in flight."""
 _ABORT_S: Final = 0.5
 _LINGER_MS: Final = 100
 """Batches go when they are full, or at the end of the request."""
 _POSITIONS_SEGMENT_BYTES: Final = 16 * 1024 * 1024
-"""What is compacted is read when a sink begins: small segments leave little that is not."""
+"""Segment bytes of the compacted topic of positions, which a sink reads at its start.
+
+Small segments leave little that is not compacted.
+"""
 
 _VAGUE: Final = frozenset(
     {"_TIMED_OUT", "_MSG_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_STATE"}
@@ -48,7 +51,7 @@ _VAGUE: Final = frozenset(
 """Errors that say less than what was said of the connection before."""
 
 _UNTRUSTED: Final = "certificate verify failed"
-"""What OpenSSL says of a broker whose certificate it does not trust."""
+"""Text of OpenSSL's error on a broker whose certificate is not trusted."""
 
 _SILENT: Final = logging.Logger("penstock.kafka")  # noqa: LOG001 - nobody's child: it says nothing
 _SILENT.addHandler(logging.NullHandler())
@@ -90,10 +93,10 @@ class Connection:
         self._closed = threading.Event()
 
     def position(self, partition_key: str) -> Position | None:
-        """How far the last batch came in a partition of the log, as the topic of positions says.
+        """Return how far the last batch came in a partition, by the topic of positions.
 
         Raises:
-            TroubleError: There is no way to know.
+            TroubleError: The topic cannot be read.
             OSError: The password's file cannot be read.
         """
         with self._in_use:
@@ -254,7 +257,7 @@ class Connection:
                 self.said = _error(error)
 
     def _read_positions(self, shared: dict[str, Any]) -> dict[str, Position]:
-        """What is committed; the producer has ended every transaction of ours before."""
+        """Return the committed positions; the producer has ended all our transactions before."""
         topic, timeout_s = self._positions_topic, self._config.timeout_s
         own = f"{self._name}/"
         found: dict[str, Position] = {}
@@ -312,7 +315,7 @@ class Connection:
                 raise
 
     def _settings(self) -> dict[str, Any]:
-        """What producer, consumer and administrator have in common."""
+        """Return the settings that producer, consumer and administrator share."""
         config = self._config
         found: dict[str, Any] = {
             "bootstrap.servers": config.bootstrap_servers,
@@ -376,7 +379,7 @@ def read_position(value: bytes) -> Position | None:
 
 
 def _error(error: BaseException) -> KafkaError:
-    """What librdkafka says; Python wraps it where we were called back after it was fatal."""
+    """Return librdkafka's error, which Python wraps if a callback follows a fatal one."""
     inner = error.__cause__ if isinstance(error, SystemError) else error
     assert isinstance(inner, KafkaException), error
     found: KafkaError = inner.args[0]
@@ -399,4 +402,4 @@ def _see_topic(found: Any) -> None:
 
 
 def _ignore(error: KafkaError | None, message: Any) -> None:
-    """What becomes of a position the commit says."""
+    """Ignore the delivery report of a position: the commit tells."""

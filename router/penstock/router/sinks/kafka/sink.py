@@ -52,13 +52,13 @@ _TOPIC: Final = r"^[a-zA-Z0-9._-]{1,249}$"
 _SERVER: Final = r"[^\s,:@/]+:\d{1,5}"
 _BYTES_OF_RECORD: Final = 36
 _BYTES_OF_LENGTHS: Final = 10
-"""What a record of format 2 has beside key, value and headers; and each header, beside its text."""
+"""Bytes of a record of format 2 beside key, value and headers; and of each header."""
 _TIME_MS_MAX: Final = 2**63 // 1_000_000
 _MILLISECOND_NS: Final = 1_000_000
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
 UNFIT: Final = frozenset({"INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION"})
-"""What Kafka says of messages, by librdkafka's names of errors."""
+"""Errors that concern messages, by librdkafka's names."""
 
 PAUSED: Final = frozenset({
     "_AUTHENTICATION", "_FENCED", "_INVALID_ARG", "_SSL", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
@@ -69,7 +69,7 @@ PAUSED: Final = frozenset({
     "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "UNSUPPORTED_SASL_MECHANISM",
     "UNSUPPORTED_VERSION",
 })  # fmt: skip
-"""What somebody has to correct; also that another one produces under the same id."""
+"""Errors that an operator must correct, also that another producer has the same id."""
 
 
 class KafkaSink(RequestSettings):
@@ -131,12 +131,12 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a batch has come in one partition of the log.
+    """The progress of a batch in one partition of the log.
 
     Attributes:
         first: The first offset of the batch.
-        end: Behind the last one that is there or among the dead letters.
-        digest: Of all the batch's offsets before `end`, and of what they are delivered again for.
+        end: The offset after the last record that is delivered or a dead letter.
+        digest: Digest of all the batch's offsets before `end`, and of the reason of a repetition.
     """
 
     first: int
@@ -145,7 +145,7 @@ class Position:
 
 
 class TroubleError(Exception):
-    """What Kafka, or the way there, says of a request; `name` is librdkafka's."""
+    """Error of Kafka, or of the connection to it; `name` is librdkafka's."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -177,7 +177,6 @@ class Kafka(RequestSink):
 
     @override
     def start_over(self) -> None:
-        """What is there of an earlier delivery is to be there again."""
         self._occasion = str(self.context.clock.unix_ns())
 
     @override
@@ -280,13 +279,13 @@ def classify_error(
     there: int = 0,
     count: int = 0,
 ) -> DeliveryResult:
-    """What trouble means; nothing of the request's transaction is there.
+    """Return the result of a request whose transaction was aborted.
 
     Args:
-        refused: Messages that Kafka refuses, by their places behind those that are there.
-        trouble: Of the whole transaction, where there is any.
+        refused: Messages that Kafka refuses, by their index after those that were there.
+        trouble: Error of the whole transaction; None: there is none.
         there: How many of the request were there before.
-        count: Of the request.
+        count: Number of messages in the request.
     """
     if trouble is None:
         partition_key, trouble = next(iter(refused.items()))
@@ -304,7 +303,6 @@ def classify_error(
 
 
 def service_of(record: dict[str, Any]) -> Any:
-    """What the record calls its service."""
     return section(record, "resource").get("service.name")
 
 

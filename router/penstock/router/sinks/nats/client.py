@@ -199,7 +199,7 @@ async def _close(client: Any) -> None:
 
 
 def _said(error: Exception) -> str:
-    """What was in the way; where nats-py met an answer that it did not foresee, that too."""
+    """Return the error's text; with its type where nats-py did not foresee the answer."""
     text = str(error) or type(error).__name__
     is_foreseen = isinstance(error, Error | OSError)
     return text if is_foreseen else f"the answer cannot be read ({type(error).__name__}: {text})"
@@ -220,7 +220,7 @@ def _outcome(message: Msg) -> Outcome:
 
 
 def _login(config: NatsSink) -> dict[str, Any]:
-    """Who we are.
+    """Return the credentials of the connection.
 
     Raises:
         OSError: A secret or certificate cannot be read.

@@ -63,7 +63,7 @@ _NEVER: Final = (10054, 10097, 20001, 20004)
 """Numbers of what is wrong with the message itself: its size, its headers' size, what they say."""
 
 _EXPECTATIONS: Final = (10060, 10070, 10071)
-"""Of an expectation that is not met: the settings' fault, no record's."""
+"""Errors of an expectation that is not met: the settings' fault, no record's."""
 
 
 class NatsSink(TaskRequestSettings):
@@ -95,7 +95,7 @@ class Message(NamedTuple):
 
 
 class Fate(Enum):
-    """What became of one message."""
+    """The outcome of one message."""
 
     STORED = auto()
     LATER = auto()
@@ -105,7 +105,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an answer says; `duplicate` where the stream had the message already."""
+    """A stream's answer; `duplicate` where it already had the message."""
 
     fate: Fate
     fault: Fault = _NO_FAULT
@@ -195,7 +195,7 @@ class NatsSubject(TaskRequestSink):
 
 
 def read_answer(data: bytes) -> Outcome:
-    """What a stream's answer says of its message; JetStream's and logd's are alike."""
+    """Read a stream's answer to its message; those of JetStream and logd are alike."""
     try:
         said = orjson.loads(data)
         if "error" not in said:
@@ -215,11 +215,11 @@ def read_answer(data: bytes) -> Outcome:
 
 
 def classify_outcomes(outcomes: Sequence[Outcome], problem: str) -> DeliveryResult:
-    """What became of a request's messages.
+    """Return the result for a request's messages.
 
     Args:
         outcomes: One for each message.
-        problem: What went wrong with the connection, or what the server said beside its answers.
+        problem: Error of the connection, or of the server beside its answers.
     """
     of: dict[Fate, list[tuple[int, Fault]]] = {fate: [] for fate in Fate}
     for index, outcome in enumerate(outcomes):

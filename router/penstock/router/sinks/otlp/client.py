@@ -58,8 +58,7 @@ _SAID_MAX: Final = 400
 _LOST: Final = re.compile(
     r"Stream removed|Socket closed|(recv|send)msg:|Connection (reset|aborted)|Broken pipe"
 )
-"""How gRPC begins, where no destination answers but the connection is lost; one that cannot be made
-is `failed to connect`."""
+"""Pattern of gRPC's errors on a lost connection; one that cannot be made is `failed to connect`."""
 
 _DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
@@ -111,7 +110,7 @@ class Channel:
 
 
 def classify_error(error: Any) -> DeliveryResult:
-    """What a call's failure means for its records."""
+    """Return the result for the records of a failed call."""
     code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:_SAID_MAX]}"
     fault = Fault(f"grpc_{code.name.lower()}", text)
     after_s = _retry_after_s(error)
@@ -131,7 +130,7 @@ def classify_error(error: Any) -> DeliveryResult:
 
 
 def _retry_after_s(error: Any) -> float | None:
-    """Of RetryInfo, where there is one."""
+    """Return the delay of RetryInfo in seconds; None: the error has none."""
     for key, value in error.trailing_metadata() or ():
         if key != _DETAILS:
             continue

@@ -103,13 +103,13 @@ def encode_element(element: Json, resource: Json | None = None) -> tuple[str, El
 
 @cached
 def _resource_bytes(resource: bytes) -> bytes:
-    """Of a record's resource in JSON: the records of one service have the same."""
+    """Encode a record's resource in JSON; cached, because the records of one service share it."""
     return field_bytes(1, _bytes(Resource, resource_to_otlp(read_json(resource))))
 
 
 @cached
 def _scope_bytes(about: bytes) -> bytes:
-    """Of what a scope says beside its members."""
+    """Encode the parts of a scope that its members share."""
     scope = read_json(about)
     own, url = _bytes(InstrumentationScope, scope.get("scope", {})), scope.get("schemaUrl", "")
     return field_bytes(1, own) + (field_bytes(3, url.encode()) if url else b"")
@@ -128,7 +128,7 @@ def join_elements(elements: Sequence[Element]) -> bytes:
 
 
 def partial_success(signal: Signal, body: bytes, count: int) -> DeliveryResult:
-    """What an answer of success says of `count` records."""
+    """Return the result of an answer of success to `count` records."""
     try:
         found: Any = signal.response.FromString(body)
     except DecodeError:
@@ -156,7 +156,7 @@ def _bytes(kind: type[Message], fields: Json) -> bytes:
 
 @cache
 def _reader(kind: Descriptor) -> Callable[[Json], Json]:
-    """What makes a message's keywords of OTLP's JSON.
+    """Return a function from OTLP's JSON to a message's keywords.
 
     Ids are hex there, which protobuf's own JSON reader refuses. A message's fields are looked up
     when the first one is read, for some hold messages of their own kind.

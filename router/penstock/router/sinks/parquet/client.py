@@ -1,4 +1,4 @@
-"""Where a sink that publishes files has them: written aside, then renamed to their place."""
+"""Storages of sinks that publish files: files are staged, then renamed to their place."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ UNFINISHED: Final = "_writing"
 
 
 class Staging(Protocol):
-    """Where tasks write files aside; it can be pickled. No name in it is used twice."""
+    """Storage in which tasks stage files. It can be pickled. No name in it is used twice."""
 
     def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
         """Have a file written, durably; returns its name there, and its bytes."""
@@ -80,7 +80,7 @@ class FileTree(Protocol):
 
     @property
     def staging(self) -> Staging:
-        """What a task writes files aside with; it can be pickled."""
+        """Storage in which tasks stage files; it can be pickled."""
         ...
 
     def open(self) -> list[str]:

@@ -313,7 +313,7 @@ class ParquetLake(TaskSink):
         return True
 
     def _name_of(self, file: WrittenFile) -> str:
-        """Where it is published."""
+        """Return the path at which a file is published."""
         stem = self._stem(file)
         usual = f"{file.directory}/{stem}.parquet"
         if not self.context.of_dead_letters:
@@ -329,7 +329,7 @@ class ParquetLake(TaskSink):
 
 
 def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
-    """Whether the file is there, and has the rows of these offsets and no others."""
+    """Return whether the file exists and has exactly the rows of these offsets."""
     if file is None:
         return False
     try:
@@ -345,17 +345,17 @@ def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
 def of_same_batch(
     names: Iterable[str], earlier: Iterable[str], starts: Mapping[str, int], prefix: str = ""
 ) -> list[str]:
-    """Of the files that were noted, those of an earlier attempt at this batch that it has not.
+    """Return the noted files of an earlier attempt at this batch that it has not.
 
     Each partition, and each generation of its records, is judged by itself: that one was read again
     says nothing of the files of another.
 
     Args:
-        names: Of the batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
+        names: The batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
             hexadecimal digest before `.parquet`.
-        earlier: Of this batch or the one before it.
-        starts: Where the batch begins, if that is known; else its files tell, of all partitions.
-        prefix: Of the names, before what `SinkContext.position_tag` says.
+        earlier: Files of this batch or the one before it.
+        starts: First offsets of the batch, if known; else its files tell, of all partitions.
+        prefix: Prefix of the names, before `SinkContext.position_tag`.
     """
     names, earlier = set(names), sorted(set(earlier))
     ends: dict[str, int] = {}
@@ -371,12 +371,12 @@ def of_same_batch(
 
 
 def is_of_batch(name: str, starts: Mapping[str, int], prefix: str = "") -> bool:
-    """Whether a file has records of a batch that begins there; of this sink, and not before it.
+    """Return whether a file of this sink has records of a batch that begins at `starts`.
 
     Args:
-        name: Of any file.
-        starts: By what `SinkContext.position_tag` says.
-        prefix: Of the sink's names.
+        name: Name of any file.
+        starts: First offsets, by `SinkContext.position_tag`.
+        prefix: Prefix of the sink's names.
     """
     last_part = name.rpartition("/")[2]
     if not last_part.startswith(prefix) or _NAME.fullmatch(last_part) is None:
@@ -399,7 +399,7 @@ def without_spans(
 
 
 def position_tag_of(name: str, prefix: str = "") -> str:
-    """What `SinkContext.position_tag` says of a file's records."""
+    """Return `SinkContext.position_tag` of a file's records, by its name."""
     return _span(name)[0].removeprefix(prefix)
 
 

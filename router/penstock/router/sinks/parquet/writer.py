@@ -28,7 +28,7 @@ _HOUR: Final = "penstock_hour"
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 _PATH_SAFE: Final = LocalTree.safe
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
-"""Of a hive directory's value; NAME_MAX is 255 on Linux."""
+"""Maximum bytes of a hive directory's value; NAME_MAX is 255 on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,21 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFiles(WriteResult):
-    """What a `ParquetWriter` has made."""
+    """Files that a `ParquetWriter` has made."""
 
     files: tuple[WrittenFile, ...]
 
 
 @dataclass(slots=True)
 class ParquetWriter:
-    """That of one task.
+    """The writer of one task.
 
     Attributes:
-        staging: Where files are written aside.
-        compression: Of them.
-        names: Of the batch's records.
-        safe: Characters that names of directories have as they are.
-        partitioning: Which rows go to which directory.
+        staging: Storage in which files are staged.
+        compression: Compression of the files.
+        names: Names of the batch's records.
+        safe: Characters of directory names that are not escaped.
+        partitioning: The directories that rows go to.
     """
 
     staging: Staging
@@ -151,9 +151,9 @@ def split_by_partition(
 
 
 def _hours(rows: pa.Table, partitioning: Partitioning) -> pa.ChunkedArray:
-    """Of each row its hour, or its day's first one, since 1970 in UTC; null: it shares a directory.
+    """Return each row's hour, or its day's first one, since 1970 in UTC; null: a shared directory.
 
-    As numbers: formatting each row's takes as long as sorting them.
+    Hours are numbers: formatting each row's takes as long as sorting them.
     """
     times = rows.column(partitioning.time_column)
     days = pc.multiply(times.cast(pa.date32()).cast(pa.int32()), 24)
