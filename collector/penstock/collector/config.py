@@ -80,7 +80,7 @@ class NatsSection(Section):
 
     @property
     def encrypted(self) -> bool:
-        """Whether nothing goes there without TLS."""
+        """True if the client only connects with TLS."""
         files = (self.ca_file, self.cert_file)
         return self.url.startswith("tls://") or any(file is not None for file in files)
 
@@ -316,10 +316,10 @@ Texts = Mapping[Path, str]
 
 
 def read_texts(paths: Sequence[Path]) -> Texts:
-    """What the files say now.
+    """Read the current text of the files.
 
     Raises:
-        ConfigError: One cannot be read.
+        ConfigError: A file cannot be read.
     """
     return {path: read_text(path) for path in paths}
 

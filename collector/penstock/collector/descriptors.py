@@ -33,7 +33,7 @@ class OpenFile(Protocol):
     """A file whose descriptor the budget may take back."""
 
     def can_close(self) -> bool:
-        """Whether it can be opened again by its name."""
+        """Return whether the file can be opened again by its name."""
         ...
 
     def close_for_others(self) -> None:

@@ -71,8 +71,8 @@ FRAGMENTS_BYTES_MAX: Final = 256 * KIB
 32 KiB at most, and others may come between its pieces."""
 
 FRAGMENTS_WAIT_S: Final = 1.0
-"""How long they wait: Docker sends the pieces as it reads them, and until they are in the spool a
-kill loses them."""
+"""Maximum seconds that a fragment waits for the rest. Docker sends fragments as it reads them, and
+until they are in the spool a kill loses them."""
 
 DATAGRAM_BUFFER_BYTES: Final = 4 * MIB
 """Receive buffer that a UDP socket asks of the kernel, which gives no more than its own limit."""
@@ -97,7 +97,8 @@ DESCRIPTORS_RESERVE: Final = 160
 """Descriptors that are kept back: the admin endpoint alone may have 128 connections at a time."""
 
 RECEIVE_BYTES_MAX: Final = 128 * MIB
-"""What all network sources hold of what is not durable yet, unless `receive` says otherwise."""
+"""Default of `receive`: maximum bytes that all network sources hold and that are not durable yet.
+"""
 
 RECEIVE_SOURCE_BYTES_MAX: Final = 64 * MIB
 """One source's share of it."""
@@ -106,16 +107,17 @@ RECEIVE_BYTES_MIN: Final = 32 * MIB
 """The least that either may be: the largest forward message or batch, and some more."""
 
 UNFINISHED_WAIT_S: Final = 10.0
-"""How long a connection waits for room in the middle of a message, which holds some itself."""
+"""Maximum seconds that a connection waits for room in the middle of a message, part of which it
+holds."""
 
 UNFINISHED_TIMEOUT_S: Final = 60.0
-"""How long a message that has begun may stand still."""
+"""Maximum seconds without progress in the middle of a message."""
 
 UNREAD_ANSWER_S: Final = 10.0
-"""How long an ended connection is kept for a peer that has not read its answers."""
+"""Maximum seconds that a closed connection is kept for a peer that has not read its answers."""
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""From a connection's beginning to the end of its TLS or shared-key handshake."""
+"""Maximum seconds from a connection's start to the end of its TLS or shared-key handshake."""
 
 HEAD_BYTES: Final = 1024
 """Bytes at a file's start that identify it; OpenTelemetry's collector uses 1000."""
@@ -146,18 +148,18 @@ CONTROL_ANSWER_BYTES_MAX: Final = 6 * FORWARD_MESSAGE_BYTES_MAX + MIB
 """One line of an answer there: a forward message in quarantine, each byte escaped, as JSON text."""
 
 WORKER_STOP_S: Final = 60.0
-"""How long a worker that is restarted may take to end, beside `drain_timeout_s`: then it is killed,
-which loses nothing that it acknowledged."""
+"""Maximum seconds, beside `drain_timeout_s`, in which a restarted worker ends. After that it is
+killed, which loses nothing that it acknowledged."""
 
 WORKER_START_S: Final = 120.0
-"""How long a worker that is restarted by another configuration may take to be ready: it reads its
-spool first, and the files of tables."""
+"""Maximum seconds in which a worker restarted with another configuration becomes ready: it reads
+its spool and the files of tables first."""
 
 REPLAY_ANSWER_S: Final = 600.0
-"""How long a worker may take to put its quarantine back: some hundred thousand records."""
+"""Maximum seconds in which a worker puts its quarantine back: some hundred thousand records."""
 
 QUARANTINE_LINE_S: Final = 120.0
-"""How long it may take to the next line of what is in quarantine, which it reads from disk."""
+"""Maximum seconds until a worker's next line of its quarantine, which it reads from disk."""
 
 CONTROL_CONNECTIONS_MAX: Final = 16
 """Open connections of the admin socket."""
@@ -178,7 +180,7 @@ HTTP_RETRY_AFTER_S: Final = 2
 """After so long senders by HTTP may try again when there is no room."""
 
 HTTP_LINGER_S: Final = 1.0
-"""How long the rest of a refused HTTP request is read on and thrown away."""
+"""Maximum seconds in which the rest of a refused HTTP request is read and discarded."""
 
 REQUEST_TIMEOUT_S: Final = 60.0
 """Time from the end of one HTTP request to the end of the next on one connection."""
@@ -214,7 +216,7 @@ JOURNAL_ENTRY_BYTES_MAX: Final = 256 * KIB
 """One entry of the journal as JSON; a longer one is cut, and goes to quarantine."""
 
 SPOOL_RETRY_S: Final = 1.0
-"""How long a source waits before it offers a spool again what the disk did not take."""
+"""Seconds after which a source offers a spool again what the disk did not take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which class serves which `type` of source or transform: the collector's own, and third parties'.
+"""Registry of sources and transforms by `type`: the collector's own, and third parties'.
 
 A third party adds one with an entry point; its name is the `type`, its value the class:
 
@@ -74,7 +74,6 @@ class Registry:
         return sorted({*self._own, *(entry.name for entry in self._entries())})
 
     def is_own(self, name: str) -> bool:
-        """Whether a type comes with the collector."""
         return name in self._own
 
     def kind(self, name: str) -> Kind:

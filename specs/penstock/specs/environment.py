@@ -61,9 +61,9 @@ def sdk_is_disabled() -> bool:
 
 
 def is_exported(signal: str) -> bool:
-    """Whether OTEL_<SIGNAL>_EXPORTER leaves ``traces`` or ``metrics`` to Penstock; unset: it does.
+    """Return whether OTEL_<SIGNAL>_EXPORTER leaves ``traces`` or ``metrics`` to Penstock.
 
-    ``none``, or another exporter, is set up elsewhere.
+    An unset variable does. ``none``, or another exporter, is set up elsewhere.
     """
     given = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
     return not given or EXPORTER in (name.strip() for name in given.split(","))

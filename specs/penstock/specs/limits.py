@@ -98,7 +98,7 @@ BACKOFF_MAX_MS: Final = 5_000
 """Between attempts to connect; the real wait is between half of it and all of it."""
 
 EXIT_FLUSH_MS: Final = 2_000
-"""How long a process that ends waits for its last records."""
+"""Maximum milliseconds that an ending process waits for its last records."""
 
 REPEATS_MAX: Final = 100
 """Equal log records of one second that are not folded; a loop that fails makes thousands."""

@@ -356,7 +356,7 @@ class AdminActions:
         yield {"ok": True, **asdict(await self._replayer.replay(wanted))}
 
     async def status(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """What `/status` says."""
+        """Yield the fields of `/status`."""
         yield {"ok": True, "status": asdict(self._status())}
 
     async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:

@@ -51,7 +51,7 @@ class Report:
 
 @dataclass(slots=True)
 class Reloads:
-    """What was reloaded so far, for the status and the metrics."""
+    """Reloads so far, for the status and the metrics."""
 
     generation: int = 1
     counts: Counter[Result] = field(default_factory=Counter)

@@ -72,7 +72,7 @@ def route_fingerprint(config: CollectorConfig, graph: Graph) -> str:
 
 
 def _varies(config: CollectorConfig, graph: Graph) -> bool:
-    """Whether a record may get another subject, or another number among its copies."""
+    """Return whether a reload may change a record's subject or its number among its copies."""
     files = any(isinstance(source, FileSettings) for source in config.sources)
     enriches = any(
         isinstance(one, EnrichSettings) and one.container for one in config.transforms.values()
@@ -88,7 +88,7 @@ def _varies(config: CollectorConfig, graph: Graph) -> bool:
 
 
 def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
-    """Whether copies are numbered by what `throttle` or `dedupe` remembers until the end."""
+    """Return whether copies are numbered by state of `throttle` or `dedupe`, lost at the end."""
     forgets = any(
         isinstance(one, DedupeSettings)
         or (isinstance(one, ThrottleSettings) and one.when_exceeded == "drop")
@@ -103,7 +103,7 @@ def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
 
 
 def _reads(config: CollectorConfig, places: Any) -> bool:
-    """Whether an expression or a template reads one of the places, or the whole field of one."""
+    """Return whether an expression or a template reads one of the places or its field."""
     if any(not TRANSFORMS.is_own(section.type) for section in config.transforms.values()):
         return True  # nobody knows what a package's transform reads
     found = {path for template in _templates(config) for path in template.reads}

@@ -68,7 +68,6 @@ class Taps:
 
     @property
     def active(self) -> bool:
-        """Whether anybody looks."""
         return bool(self._taps)
 
     @contextmanager

@@ -47,12 +47,12 @@ _TAP_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long workers are waited for, in seconds.
+    """Seconds to wait for workers.
 
     Attributes:
-        replay_s: For the answer to a replay.
-        line_s: For the next line of a quarantine.
-        tap_again_s: Before a worker whose look ended is looked for again.
+        replay_s: Maximum seconds for the answer to a replay.
+        line_s: Maximum seconds for the next line of a quarantine.
+        tap_again_s: Seconds until the tap of a worker that ended is opened again.
     """
 
     replay_s: float = REPLAY_ANSWER_S

@@ -36,11 +36,11 @@ class Share:
 
     @property
     def receives(self) -> bool:
-        """Whether it has sources; else it only delivers what an earlier run left."""
+        """True if it has sources; otherwise it only delivers what an earlier run left."""
         return self.index < self.count
 
     def takes(self, source: SourceSettings) -> bool:
-        """Whether a source of the configuration is this one's."""
+        """Return whether the worker runs a source of the configuration."""
         return self.receives and (self.index == 0 or source.can_be_shared)
 
 

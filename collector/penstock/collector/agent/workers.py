@@ -430,7 +430,7 @@ class Workers(PrometheusCollector):
         task.add_done_callback(self._asked.discard)
 
     def _check(self) -> Reloading:
-        """Whether the workers can run by the configuration as it is now; called on a thread."""
+        """Return the reload to the files' current configuration; call it on a thread."""
         texts = read_texts(self._paths)
         config = self._load(texts)
         keys = changed_keys(self._config, config)
@@ -511,7 +511,7 @@ class Workers(PrometheusCollector):
 
 
 def _are_equal(one: Revision, other: Revision) -> bool:
-    """Whether both say the same; comments in the files may differ."""
+    """Return whether both configure the same; comments in the files may differ."""
     return (one.config, one.tables) == (other.config, other.tables)
 
 

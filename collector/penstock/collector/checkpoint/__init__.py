@@ -1,1 +1,1 @@
-"""What the collector writes down of its progress, and reads when it starts."""
+"""The collector's progress on disk, which it reads when it starts."""

@@ -154,7 +154,7 @@ class Checkpointer:
             return error is None
 
     async def _confirm(self) -> bool:
-        """What is known now was saved before."""
+        """Finish a save of an unchanged checkpoint, which is durable already; return True."""
         if any(spool.journal.wants_room for spool in self._spools.both):
             await self._give_back()  # what could not be, when it was saved
         self.trouble = ""

@@ -1,4 +1,4 @@
-"""What a data directory holds, opened under its lock: the checkpoint, the spool, the quarantine."""
+"""The data directory, opened under its lock: the checkpoint, the spool, the quarantine."""
 
 from dataclasses import dataclass
 from pathlib import Path

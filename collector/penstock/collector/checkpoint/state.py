@@ -1,4 +1,4 @@
-"""What the collector keeps in its data directory besides the spool: one checkpoint.
+"""The checkpoint: all that the collector keeps in its data directory besides the spool.
 
     {"version": 1,
      "incarnation": "<uuid>",             made with the directory; part of every producer id

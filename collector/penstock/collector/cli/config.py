@@ -222,7 +222,7 @@ def _as_dot(config: CollectorConfig, built: Graph) -> Iterator[str]:
 
 
 NOW_UNIX_NS: Final = 1_767_225_600_000_000_000
-"""When tests begin, 2026-01-01: nothing of them depends on when they run."""
+"""Start of the tests' clock, 2026-01-01, so that no result depends on when they run."""
 
 _SECOND_NS: Final = 1_000_000_000
 _RESOURCE: Final = b'{"service.name":"test"}'
@@ -374,7 +374,7 @@ def _compare(expected: ExpectedRecord, subject: str, record: dict[str, Any]) -> 
 
 
 def _created(graph: Graph, wanted: list[ExpectedRecord], now_ns: int) -> Iterator[str]:
-    """What transforms made, after it went through what comes behind them."""
+    """Yield the differences of the records that transforms created, after later transforms."""
     records: list[tuple[str, dict[str, Any]]] = []
     for name, lines in graph.flush(now_ns, NOW_UNIX_NS + now_ns, everything=True).items():
         chunk = Chunk(name, 0, range(1, len(lines) + 1), lines, b"", NOW_UNIX_NS)

@@ -66,7 +66,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def is_running(directory: Path) -> bool:
-    """Whether the collector that owns a spool or quarantine runs."""
+    """Return whether the collector that owns a spool or quarantine runs."""
     try:
         DirectoryLock(directory.resolve().parent).release()
     except RefusedError:

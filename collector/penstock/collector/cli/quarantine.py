@@ -43,7 +43,7 @@ _SIZES = Sizes(spool=1 << 30, urgent=1 << 30, quarantine=1 << 30)
 
 
 class ReplayStoppedError(ServiceError):
-    """Not everything could be put back."""
+    """Error of a replay that could not put everything back."""
 
     exit_code = ExitCode.TEMPORARY
 

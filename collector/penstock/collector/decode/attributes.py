@@ -46,7 +46,7 @@ def flatten(
 
 
 def _is_fit(key: Any, value: Any) -> bool:
-    """Whether a field stays as it is; ASCII is known to a string, not looked for."""
+    """Return whether a field needs no change; False also for text that is not ASCII."""
     if key.__class__ is not str or not key.isascii() or not 0 < len(key) <= KEY_CHARACTERS_MAX:
         return False
     kind = value.__class__

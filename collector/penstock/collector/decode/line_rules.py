@@ -22,8 +22,8 @@ from penstock.collector.regex import compile_pattern
 
 ReadTime = Callable[[Any, int], int | None]
 OnError = Literal["pass", "filter", "quarantine"]
-"""What becomes of a record whose time cannot be read: it goes on with the time that it has, goes no
-further, or goes to quarantine."""
+"""Treatment of a record whose time cannot be read: passed on with the time that it has, filtered,
+or quarantined."""
 NO_TIME: Final = "timestamp: no time can be read where it should stand"
 
 
@@ -49,7 +49,7 @@ class LineRules:
 
     @property
     def looks_into_text(self) -> bool:
-        """Whether lines of text differ in more than their text."""
+        """True if lines of text get more fields than their text."""
         return self.severity or self.time is not None
 
 

@@ -101,11 +101,11 @@ _PLAIN_BYTES_MAX: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LineContext:
-    """What holds for every line of one source or file.
+    """Attributes and rules of all lines of one source or file.
 
     Attributes:
-        attributes: Added to each record, as ``log.file.path``.
-        rules: What is read out of the lines.
+        attributes: Attributes of each record, as ``log.file.path``.
+        rules: Rules of what is read out of the lines.
     """
 
     resource: Mapping[str, Any]
@@ -340,7 +340,7 @@ def structured_fields(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | N
 
 
 def is_structured(line: bytes, rules: LineRules) -> bool:
-    """Whether a line is as a structured logger writes it."""
+    """Return whether a line has the form of a structured logger."""
     return structured_fields(line, rules)[0] is not None
 
 

@@ -130,7 +130,7 @@ class Trace(NamedTuple):
 
 
 def is_telling(fields: Mapping[Any, Any]) -> bool:
-    """Whether a JSON object is a structured event."""
+    """Return whether a JSON object is a structured event."""
     return not TELLING.isdisjoint(fields) or fields.keys() >= _MONGODB
 
 

@@ -1,4 +1,4 @@
-"""What a Prometheus exporter exposes, in the text format or OpenMetrics, as metric points.
+"""Decoder of Prometheus exposition, in the text format or OpenMetrics, to metric points.
 
     counter                   cumulative sum, monotonic, named as the sample (``..._total``)
     gauge, untyped, info,     gauge

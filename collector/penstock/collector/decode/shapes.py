@@ -90,7 +90,7 @@ class _Shape:
     is_traced: bool
 
     def fits(self, trace: Trace | None) -> bool:
-        """Whether what should say the ids does; else it stays an attribute."""
+        """Return whether the ids are valid; otherwise they stay attributes."""
         return trace is not None and (trace.span_id is not None or not self.roles.spans)
 
 
@@ -202,7 +202,7 @@ def _is_name(key: Any) -> bool:
 
 
 def _are_scalars(values: Iterable[Any]) -> bool:
-    """Whether each has a place in a record as it is."""
+    """Return whether each value can be stored in a record unchanged."""
     for value in values:
         kind = value.__class__
         if kind is str:

@@ -63,13 +63,13 @@ _CALM_S: Final = 60.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """How long a link waits, in seconds.
+    """Seconds that a link waits.
 
     Attributes:
         connect_min_s: Seconds before the first attempt to find another server.
-        connect_max_s: The longest of these waits, which double.
-        look_s: Between two looks at whether nats-py has given up.
-        reconnect_s: Between two attempts of nats-py's own.
+        connect_max_s: Maximum of these waits, which double.
+        look_s: Seconds between two checks whether nats-py has given up.
+        reconnect_s: Seconds between two attempts of nats-py.
     """
 
     connect_min_s: float = 0.5
@@ -114,12 +114,11 @@ class NatsLink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server can be reached now."""
         return self.client is not None and bool(self.client.is_connected)
 
     @property
     def _is_gone(self) -> bool:
-        """Whether nats-py does not look for a server."""
+        """True if nats-py does not look for a server."""
         return self.client is None or bool(self.client.is_closed) or _has_given_up(self.client)
 
     @property
@@ -307,9 +306,9 @@ class NatsLink:
 
 
 def is_lasting(error: Exception) -> bool:
-    """Whether it stays so until somebody corrects something; else the server is away.
+    """Return whether the error lasts until an operator acts; otherwise the server is away.
 
-    What may be either, as a connection that is closed without a word, is taken for the latter.
+    An error that may be either, such as a connection closed without a reason, counts as the latter.
     """
     if isinstance(error, ssl.SSLError):
         return not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
@@ -345,7 +344,7 @@ def _expect_connected(client: Any) -> None:
 
 
 def _has_given_up(client: Any) -> bool:
-    """Whether nats-py's task that connects again has ended otherwise than with a connection."""
+    """Return whether nats-py's task that reconnects has ended without a connection."""
     task = _connecting_again(client)
     return task is not None and task.done() and not client.is_connected
 

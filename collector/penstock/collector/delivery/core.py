@@ -332,7 +332,7 @@ class Delivery:
             queue.limits = limits
 
     def is_pending(self, source: str) -> bool:
-        """Whether records of a source were taken and are not done."""
+        """Return whether records of a source were accepted and are not done."""
         return any(
             key.source == source and queue.start is not None for key, queue in self._busy.items()
         )

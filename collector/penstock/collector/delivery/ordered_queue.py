@@ -120,7 +120,7 @@ class Batch:
 
 
 class QueueState(Enum):
-    """Whether a queue may send."""
+    """State of a queue, which decides whether it may send."""
 
     FLOWING = auto()
     WAITING = auto()
@@ -205,7 +205,7 @@ class OrderedQueue:
 
     @property
     def can_send(self) -> bool:
-        """Whether a batch waits and the queue's window has room."""
+        """True if a batch waits and the queue's window has room."""
         return (
             self.state is QueueState.FLOWING
             and bool(self.waiting)
@@ -213,7 +213,7 @@ class OrderedQueue:
         )
 
     def is_current(self, request: int) -> bool:
-        """Whether the request is the latest attempt for a batch in flight."""
+        """Return whether the request is the latest attempt of a batch in flight."""
         return any(flight.request == request for flight in self.flight)
 
     def stored(self, sequence: int) -> None:
@@ -312,7 +312,7 @@ class OrderedQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has nothing to do: no records, none on their way into quarantine."""
+        """True if the queue has no records, none on their way into quarantine either."""
         return self.start is None and self.state is QueueState.FLOWING
 
     def pending(self) -> Iterator[Batch]:

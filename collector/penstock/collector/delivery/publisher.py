@@ -76,7 +76,6 @@ class Publisher:
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server can be reached now."""
         return self._link.is_connected
 
     @property

@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to say of it but its text."""
+        """True if the line has its text and no other fields."""
         return self[2:] == _UNMARKED
 
 
@@ -163,11 +163,10 @@ class LineCutter:
 
     @property
     def waits(self) -> bool:
-        """Whether a line has begun and not ended."""
         return self.line_start < self.position
 
     def is_line_end(self, before: bytes) -> bool:
-        """Whether a line begins behind these bytes of the stream."""
+        """Return whether a line begins after these bytes of the stream."""
         return before.endswith(self._newline)
 
     def _find(self, data: bytes, at: int) -> int:

@@ -141,7 +141,7 @@ def _open_pipes(transport: asyncio.SubprocessTransport) -> list[asyncio.BaseTran
 
 
 def _has_unread(pipe: asyncio.BaseTransport) -> bool:
-    """Whether something lies in it, because we are held back ourselves."""
+    """Return whether the pipe has unread bytes because this source is throttled."""
     number = pipe.get_extra_info("pipe").fileno()
     (unread,) = _COUNT.unpack(fcntl.ioctl(number, termios.FIONREAD, bytes(_COUNT.size)))
     return bool(unread)

@@ -45,7 +45,7 @@ class SourceSettings(Section):
 
     @property
     def can_be_shared(self) -> bool:
-        """Whether several worker processes can listen where it does; then it has `reuse_port`."""
+        """True if several worker processes can listen at its address; then it has `reuse_port`."""
         return False
 
     @property
@@ -194,7 +194,7 @@ def _is_one_place(one: Listener, other: Listener) -> bool:
 
 
 def _meet(host: str, other: str) -> bool:
-    """Whether two hosts are one address, or one of them stands for all of its family."""
+    """Return whether two hosts overlap: they are equal, or one is the wildcard of its family."""
     try:
         one, two = map(ipaddress.ip_address, map(_as_number, (host, other)))
     except ValueError:  # a name, of which only the resolver knows more

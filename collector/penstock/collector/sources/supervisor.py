@@ -42,10 +42,10 @@ def _restarts() -> Restarts:
 
 @dataclass(frozen=True, slots=True)
 class RunnerContext:
-    """What runners need of the collector.
+    """Parts of the collector that runners need.
 
     Attributes:
-        restarts: Makes what says how long a source that failed waits.
+        restarts: Makes the policy of how long a failed source waits.
     """
 
     make: Callable[[SourceSettings], Source]
@@ -127,7 +127,7 @@ class Runner:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that the source read itself, not through the spool, is delivered."""
+        """True if all that the source read itself, not through the spool, is delivered."""
         return not self.file_sources or not self._context.delivery.is_pending(self.name)
 
     async def hand_over(self) -> None:

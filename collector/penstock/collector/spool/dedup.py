@@ -19,7 +19,6 @@ class SenderTable:
         self._senders_max = senders_max
 
     def is_repeat(self, sender: bytes, sequence: int) -> bool:
-        """Whether this batch was taken before."""
         return sequence <= self._last.get(sender, 0)
 
     def durable(self, sender: bytes) -> int:

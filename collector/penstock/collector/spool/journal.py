@@ -123,7 +123,6 @@ class Journal:
         return self.log.size_bytes + self._waiting_bytes
 
     def has_room(self, size: int) -> bool:
-        """Whether an entry of this size fits under `bytes_max`."""
         return self.used_bytes + size <= self.bytes_max
 
     async def wait_for_room(self, size: int) -> None:
@@ -214,9 +213,9 @@ class Journal:
         return self.log.frames(offset, upto=self._promised, salvage=salvage)
 
     async def takes_writes(self) -> bool:
-        """Whether the disk keeps something new, beside the log, or says that it is full.
+        """Return whether the disk takes a write beside the log, or reports that it is full.
 
-        Where it keeps as much as it refused last, there is no `failure` any more.
+        `failure` is reset if the disk takes as much as it refused last.
         """
         loop = asyncio.get_running_loop()
         try:

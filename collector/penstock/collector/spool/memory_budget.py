@@ -52,11 +52,11 @@ class Budget:
         self.grant()
 
     def has_room(self, size: int) -> bool:
-        """Whether so much more fits, were it within its share."""
+        """Return whether `size` more bytes fit; a share's own bound is not considered."""
         return self.used + size <= self.bytes_max
 
     def is_awaited(self) -> bool:
-        """Whether somebody waits for nothing but room in the whole."""
+        """Return whether a share waits for nothing but room in the whole budget."""
         return any(share.first_ticket() is not None for share in self.shares.values())
 
     def given(self) -> asyncio.Future[None]:
@@ -139,7 +139,7 @@ class Share:
 
     @property
     def is_within(self) -> bool:
-        """Whether what is held is within the bounds; `grow` may have passed them."""
+        """True if the held bytes are within the bounds, which `grow` may exceed."""
         budget = self._budget
         return self.used <= self.bytes_max and budget.used <= budget.bytes_max
 
@@ -191,7 +191,7 @@ class Share:
             self.give(waiter.size)
 
     def is_free(self, size: int) -> bool:
-        """Whether there is room, and nobody who asked before is overtaken."""
+        """Return whether there is room and no earlier waiter would be overtaken."""
         within = not self._waiters and self.used + size <= self.bytes_max
         return within and self._budget.has_room(size) and not self._budget.is_awaited()
 

@@ -38,7 +38,7 @@ _RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """How refused bytes can be taken again; see `penstock.collector.spool.spool.Unit`."""
+    """The parts of a unit that decode refused bytes; see `penstock.collector.spool.spool`."""
 
     format: str
     meta: Mapping[str, Any]

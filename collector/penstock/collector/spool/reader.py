@@ -72,7 +72,7 @@ class RetryBackoff:
         return int(self._backoff.next_wait())
 
     def is_over(self, what: int, now_ns: int) -> bool:
-        """Whether it has failed by itself for as long as is waited."""
+        """Return whether the unit has failed alone for at least `limit_ns`."""
         since_ns = self._since_ns if what == self._what else None
         return since_ns is not None and now_ns - since_ns >= self.limit_ns
 
@@ -300,7 +300,7 @@ class Reader:
         return chain(read, frames(max(begin, position), salvage=True))
 
     def _must_keep(self, offset: int, kind: Kind) -> bool:
-        """Whether a unit that must not be dropped is still not delivered."""
+        """Return whether a unit that must not be dropped is not delivered yet."""
         return self._spool.when_full(kind) != "drop_oldest" and (
             offset >= self.position or any(_has(batch, offset) for _, batch in self._pending())
         )
@@ -345,6 +345,6 @@ class Reader:
 
 
 def _has(batch: Batch, offset: int) -> bool:
-    """Whether records of a unit are in it."""
+    """Return whether records of a unit are in the batch."""
     first = bisect_right(batch.sequences, offset << INDEX_BITS)
     return first < bisect_right(batch.sequences, (offset + 1) << INDEX_BITS)

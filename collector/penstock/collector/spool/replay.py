@@ -51,7 +51,7 @@ class Wanted:
     offsets: frozenset[int] = frozenset()
 
     def takes(self, kept: Kept) -> bool:
-        """Whether a record is meant."""
+        """Return whether the record is selected."""
         return (
             (not self.source or kept.source == self.source)
             and kept.reason.startswith(self.reason)
@@ -277,7 +277,7 @@ class Missing:
             raise
 
     def _is_missing(self, error: CorruptFrameError) -> bool:
-        """Whether the disk, and not what is on it, is why something cannot be read."""
+        """Return whether the disk failed, rather than that what it holds is damaged."""
         try:
             frame = next(undamaged(self._log.frames, error.offset), None)
         except OSError:

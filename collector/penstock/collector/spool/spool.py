@@ -56,14 +56,15 @@ ORIGIN: Final = SPOOL_ORIGIN
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a source received at once.
+    """The bytes that a source received at once.
 
     Attributes:
         count: Records in it, as far as the source can tell.
-        kind: The kind of the records; decides what happens when there is no room.
-        sender: Who sent it, for removing repeats; empty when it cannot be sent again.
-        sequence: The sender's number for it.
-        verdicts: The validator's on its lines, where they were validated already; not written.
+        kind: The kind of the records; it decides what happens when there is no room.
+        sender: The sender's id, for removing repeats; empty when it cannot send again.
+        sequence: The sender's number of the unit.
+        verdicts: The validator's verdicts on its lines, where they were validated already; they
+            are not written.
     """
 
     source: str
@@ -84,7 +85,7 @@ class Unit:
 
 
 Policy = Callable[[Kind], WhenFull]
-"""What happens to units of a kind when there is no room."""
+"""Function from a kind to what happens to its units when there is no room."""
 
 MakeRoom = Callable[[int], Awaitable[None]]
 """Drop what is oldest until so many bytes fit, as far as that is allowed."""
@@ -216,7 +217,7 @@ class Spool:
         self._skipped.append(range(reached, log.end_offset))
 
     def was_skipped(self, offset: int) -> bool:
-        """Whether `recover` could not read a unit, and so did not count it."""
+        """Return whether `recover` could not read a unit and so did not count it."""
         return any(offset in units for units in self._skipped)
 
 

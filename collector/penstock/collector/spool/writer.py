@@ -285,7 +285,7 @@ class RetryBuffer:
         return None
 
     def _is_unsettled(self) -> bool:
-        """Whether something failed, perhaps, that is not among what failed yet."""
+        """Return whether a write has ended, perhaps with an error that is not handled yet."""
         return any(future.done() for future in self._flying)
 
     def _settle(self, held: _Held, done: "asyncio.Future[int]") -> None:

@@ -42,7 +42,7 @@ class SampleSettings(TransformSettings):
 
 
 def _is_error(fields: Fields) -> bool:
-    """Whether the record reports a failure: severity ERROR or above, or a span that failed."""
+    """Return whether the record reports a failure: severity ERROR or above, or a failed span."""
     severity = fields.get("severity_number")
     return (severity.__class__ is int and severity >= ERROR_SEVERITY) or (
         fields.get("status_code") == "ERROR"

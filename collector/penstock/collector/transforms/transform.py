@@ -98,7 +98,7 @@ class Event:
 
     @property
     def observed_ns(self) -> int:
-        """When the record reached the collector; a time without a year is taken near it."""
+        """Arrival time at the collector in ns; a time without a year is taken near it."""
         fields = self.fields
         return int(fields.get("observed_time_unix_nano") or fields.get("time_unix_nano") or 0)
 
@@ -111,11 +111,11 @@ PASS = ""
 """The name of a transform's only output."""
 
 Verdict = str | DropReason | Refusal
-"""What a transform says: the name of the output that the record leaves by, or its end."""
+"""Verdict of a transform: the name of the output that the record leaves by, or its end."""
 
 
 OnFailure = Literal["pass", "filter", "quarantine"]
-"""What becomes of a record that a transform cannot read."""
+"""Treatment of a record that a transform cannot read."""
 
 
 def failed(policy: OnFailure, reason: str) -> Verdict:
@@ -131,10 +131,10 @@ def failed(policy: OnFailure, reason: str) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class TransformContext:
-    """What a transform is made with besides its settings.
+    """Context of a transform besides its settings.
 
     Attributes:
-        name: The transform's, unique in the configuration.
+        name: The transform's name, unique in the configuration.
         resource: Facts of this host, and the configuration's `resource`.
     """
 
@@ -168,7 +168,7 @@ class Transform(Protocol):
 
     @property
     def notes(self) -> Mapping[str, int]:
-        """How often it did not understand a record that went on all the same, by reason."""
+        """Number of passed-on records that the transform did not understand, by reason."""
         return {}
 
 

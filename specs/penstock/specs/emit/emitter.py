@@ -165,7 +165,7 @@ class Emitter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread is inside the emitter already; a signal handler asks."""
+        """True if this thread is inside the emitter already; signal handlers check it."""
         owned: bool = self._state.lock._is_owned()  # noqa: SLF001 - as `threading` asks
         return owned
 
@@ -347,7 +347,7 @@ class Emitter:
 
     @property
     def no_listener(self) -> bool:
-        """Whether `flush` has nobody to wait for: no collector has answered so far."""
+        """True if no collector has answered so far, so that `flush` need not wait."""
         return all(worker.no_listener for worker in self._state.workers)
 
     @property
@@ -537,9 +537,9 @@ class _Seen:
         self._overflow: list[Any] = []
 
     def takes(self, value: Any) -> bool:
-        """Whether a value is among the first, up to the cap.
+        """Return whether a value is among the first `cap` distinct ones.
 
-        Threads that meet here get numbers of their own, hence never more than the cap in all.
+        Threads that meet here get different numbers, hence never more than the cap in all.
         """
         mark = hash((type(value), tuple(value) if isinstance(value, list) else value))
         if mark in self._numbers:

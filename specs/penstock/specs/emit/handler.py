@@ -74,7 +74,7 @@ class SpecHandler(logging.Handler):
 
     @property
     def has_own_emitter(self) -> bool:
-        """Whether its records go elsewhere than to the process's emitter."""
+        """True if the records go to another emitter than the process's."""
         return self._emitter is not None
 
 
@@ -127,7 +127,7 @@ class Attachment:
         return [logger.name for logger in self._loggers]
 
     def is_attached(self) -> bool:
-        """Whether records of the root logger reach the process's emitter."""
+        """Return whether records of the root logger reach the process's emitter."""
         return bool(self._loggers) and _has_ours(self._loggers[0])
 
 
@@ -136,7 +136,7 @@ ATTACHMENT: Final = Attachment()
 
 
 def _has_ours(logger: logging.Logger) -> bool:
-    """Whether a handler of the process's emitter is there, such as one from a configuration."""
+    """Return whether a logger has a handler of the process's emitter, as from a configuration."""
     return any(
         isinstance(each, SpecHandler) and not each.has_own_emitter for each in logger.handlers
     )

@@ -328,7 +328,7 @@ class LogWriter:
             self._folder.due(0)
 
     def _keeps(self) -> bool:
-        """Whether the running trace, if there is one, is in the sample."""
+        """Return whether the running trace, if there is one, is in the sample."""
         trace_id = trace_fields().get("trace_id")
         return trace_id is None or self._sampler is None or self._sampler.keeps(trace_id)
 

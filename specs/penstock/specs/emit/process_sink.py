@@ -28,7 +28,7 @@ class Sink(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread is inside the emitter already; a signal handler asks."""
+        """True if this thread is inside the emitter already; signal handlers check it."""
         ...
 
     def emit_record(self, record: Record) -> bool:

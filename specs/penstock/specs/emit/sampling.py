@@ -38,7 +38,7 @@ class Sampler:
         """The number of records that each kept one stands for."""
 
     def keeps(self, trace_id: str) -> bool:
-        """Whether records of the trace, given as 32 hex digits, are kept."""
+        """Return whether records of the trace, given as 32 hex digits, are kept."""
         return int(trace_id[-_RANDOM_DIGITS:], 16) >= self._threshold
 
 
@@ -82,7 +82,7 @@ class Folder:
         self._swallowed: dict[Any, Folded] = {}
 
     def is_over(self, now_ns: int) -> bool:
-        """Whether the window is; also when the clock was set back."""
+        """Return whether the window has ended; also if the clock was set back."""
         return not 0 < self._end_ns - now_ns <= self._window_ns
 
     def classify(self, text: str, now_ns: int) -> Step:

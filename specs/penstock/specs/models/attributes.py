@@ -51,7 +51,7 @@ def clean_attributes(given: Mapping[Any, Any]) -> tuple[dict[str, Value], int]:
 
 
 def _is_cut(plain: Value) -> bool:
-    """Whether the value ends as cut values do."""
+    """Return whether the value ends as truncated values do."""
     if isinstance(plain, list):
         return any(map(_is_cut, plain))
     if not isinstance(plain, str) or _CUT not in plain:
@@ -68,7 +68,7 @@ _CUT: Final = "…"
 
 
 def has_plain_values(given: Mapping[Any, Any]) -> bool:
-    """Whether `clean_attributes` would leave all values as they are; made to say so quickly."""
+    """Return whether `clean_attributes` would change no value; a fast check."""
     for value in given.values():
         kind = value.__class__
         if kind is str:
@@ -314,7 +314,7 @@ def _bounded(error: BaseException) -> BaseException:
 
 
 def _is_large(group: BaseExceptionGroup[Any]) -> bool:
-    """Whether it has too many members, those of groups within it included."""
+    """Return whether the group has too many members, including those of nested groups."""
     left = [group]
     count = 0
     while left and count <= _GROUP_MEMBERS_SHOWN:
@@ -345,7 +345,7 @@ class _Account:
         self._told: set[int] = set()
 
     def of(self, error: BaseException) -> str:
-        """That of an exception, its causes and its members."""
+        """Return the fingerprint of an exception, its causes and its members."""
         places: list[str] = []
         for link in _chain(error):
             places.append(_type_name(link))

@@ -91,7 +91,7 @@ _BEFORE_FULL_NAME: Final = frozenset(
         "profile", "recipient", "sender", "student", "user",
     )
 )  # fmt: skip
-"""Whose full name is a person's: a method, a repository and a class have one, too."""
+"""Words before `full_name` that mean a person; a method or a class has a full name, too."""
 _BEFORE_PAN: Final = frozenset(
     ("account", "card", "cardholder", "credit", "customer", "debit", "payment", "primary")
 )
@@ -131,7 +131,7 @@ def sensitivity_of_name(name: str) -> Sensitivity | None:
 
 
 def _is_meant(key: str, before: str) -> bool:
-    """Whether a name means a person or a secret, given the word before it."""
+    """Return whether a name means a person or a secret, given the word before it."""
     match key:
         case "token":
             return before not in _HARMLESS_BEFORE_TOKEN
@@ -145,7 +145,7 @@ def _is_meant(key: str, before: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_name_of_id(name: str) -> bool:
-    """Whether a name says that its value is an id, a place or a time, and nothing of a card."""
+    """Return whether a name means an id, a place or a time, and no card number."""
     words = _WORD.findall(_HUMP.sub("_", name).lower())
     return bool(words) and words[-1] in _ID_WORDS and _CARD_WORDS.isdisjoint(words)
 
@@ -158,9 +158,9 @@ def suspect_names(names: tuple[str, ...]) -> Mapping[str, Sensitivity]:
 
 
 def is_harmless(name: str, value: object) -> bool:
-    """Whether a value is nothing to hide though its name says so.
+    """Return whether a value need not be hidden although its name suggests it.
 
-    It says nothing, was treated before, or is the working directory (`PWD=/root`).
+    It is empty, was redacted before, or is the working directory (`PWD=/root`).
     """
     if value is None or value.__class__ is bool:
         return True
@@ -327,7 +327,7 @@ class Detectors:
         return tuple(name for name in _PATTERNS if name in self.enabled)
 
     def keeps(self, part: str) -> bool:
-        """Whether an exception from the detectors applies to a part of a text."""
+        """Return whether an exception from the detectors applies to a part of a text."""
         return any(pattern.search(part) is not None for pattern in self._kept)
 
     def find(self, text: bytes, *, plainly: bool = not HAS_RE2) -> Iterator[Found]:
@@ -389,17 +389,17 @@ _TEXT_CHARACTERS_MIN: Final = 5
 
 
 def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
-    r"""Whether a match within JSON is nothing in whichever of its strings it is; False if unsure.
+    r"""Return whether a match within JSON is harmless in any string; False if uncertain.
 
-    What stands before and behind a thing in its string may be written otherwise in JSON, by a
-    backslash and what follows it, or there is the string's quote. So this asks only what these
-    cannot change; the string itself is asked the rest.
+    JSON may write the text around a match otherwise, by a backslash and what follows it, or the
+    string's quote stands there. So this checks only what these cannot change; the string itself is
+    checked for the rest.
 
     Args:
         name: The detector whose group matched.
         text: JSON objects, none of which has a character's code in it (`\u0040`, `\/`).
-        start: Where the group begins.
-        end: Where the group ends.
+        start: First byte of the group.
+        end: End of the group, exclusive.
     """
     match name:
         case "email":

@@ -38,11 +38,11 @@ class LineSearch:
         self._showing: dict[tuple[tuple[bytes, ...], Detectors | None], Collection[bytes]] = {}
 
     def shows(self, line: bytes, keys: tuple[bytes, ...], detectors: Detectors | None) -> bool:
-        """Whether one of these keys can be in a line.
+        """Return whether a line may have one of these keys or a match of a detector.
 
         Args:
             line: One of the lines.
-            keys: With quotes around them.
+            keys: Keys in their quotes.
             detectors: Those that may match one of its texts; None: none may.
         """
         showing = self._showing.get((keys, detectors))

@@ -121,7 +121,7 @@ class Scrubber:
 
     @property
     def searches_values(self) -> bool:
-        """Whether undeclared attributes and free text are searched, too."""
+        """True if undeclared attributes and free text are searched, too."""
         return self._values
 
     def scrub_line(self, line: bytes) -> bytes:
@@ -131,10 +131,10 @@ class Scrubber:
         return line if scrubbed is fields else encode_json(scrubbed)
 
     def is_clean(self, line: bytes, accepted: "Accepted", search: "LineSearch") -> bool:
-        """Whether there is nothing to do for a line, beyond doubt; `scrub` has the last word.
+        """Return whether a line certainly needs no change; where it may, `scrub` decides.
 
         Args:
-            line: With its resource or without: that is not searched.
+            line: The line, with its resource or without: that is not searched.
             accepted: The validator's verdict.
             search: The search over this line and those around it.
         """

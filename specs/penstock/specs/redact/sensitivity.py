@@ -22,8 +22,8 @@ from penstock.specs.limits import HASH_KEY_BYTES_MIN, HASH_KEY_ID_CHARACTERS_MAX
 Sensitivity = Literal["public", "internal", "pseudonym", "pii", "pci", "phi", "secret"]
 """Sensitivities from harmless to worst."""
 Action = Literal["keep", "hash", "truncate", "redact", "drop"]
-"""What is done with a value: keep it; a keyed hash of it; its beginning (of an IP address: its
-network); a mark that something was here; nothing of it at all."""
+"""Treatment of a value: keep it; replace it by a keyed hash; keep its beginning (of an IP address:
+its network); replace it by a mark; drop it."""
 
 SENSITIVITIES: Final[tuple[Sensitivity, ...]] = get_args(Sensitivity)
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
@@ -62,7 +62,7 @@ class Sensitive:
         object.__setattr__(self, "action", action)
 
     def covers(self, other: Self) -> bool:
-        """Whether a field marked so is at least as well kept as one marked `other`."""
+        """Return whether this marking protects a field at least as well as the other."""
         return SENSITIVITIES.index(self.sensitivity) >= SENSITIVITIES.index(
             other.sensitivity
         ) and ACTIONS.index(self.action) >= ACTIONS.index(other.action)

@@ -101,7 +101,7 @@ class TypeMaker:
             yield name, field.get("validation_alias", name), self.of(schema), required
 
     def holds_keys(self, schema: Schema) -> bool:
-        """Whether values of a node are objects or have objects in them."""
+        """Return whether values of a node are objects or contain objects."""
         match schema["type"]:
             case "definition-ref":
                 return self.holds_keys(self._definitions[schema["schema_ref"]])
@@ -330,7 +330,7 @@ def _counter(schema: Schema) -> Callable[[Any], int]:
 
 
 def _is_flat(schema: Schema) -> bool:
-    """Whether a field is a model of texts that may be None, as the context is."""
+    """Return whether a field is a model of optional texts, as the context is."""
     inner = schema["schema"] if schema["type"] == "nullable" else schema
     return inner["type"] == "model" and all(
         _is_text(without_default(field["schema"])[0]) for field in model_fields_of(inner).values()

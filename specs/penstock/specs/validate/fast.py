@@ -249,10 +249,10 @@ on_register(_forget)
 
 
 def read_attached(line: bytes) -> tuple[bool, bool]:
-    """Whether an object has a resource, and a time of arrival, of its own at its top level.
+    """Return whether an object has its own resource, and a time of arrival, at its top level.
 
     Raises:
-        ValueError: It is no JSON object.
+        ValueError: The line is no JSON object.
         RecursionError: It nests too deep.
     """
     if not AVAILABLE:
@@ -283,7 +283,7 @@ def key_ends(line: bytes) -> int:
 
 
 def _has_odd_blank(line: bytes) -> bool:
-    """Whether a key may stand in the text without ``":``; JSON strings hold no raw line breaks."""
+    """Return whether a key may precede other text than ``":``; JSON strings hold no line breaks."""
     return b" :" in line or b"\t" in line or b"\n" in line or b"\r" in line
 
 

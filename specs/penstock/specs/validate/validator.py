@@ -293,7 +293,7 @@ def _has_duplicate_key(line: bytes) -> bool:
 
 
 def _attached(line: bytes) -> tuple[bool, bool]:
-    """Whether the object has a resource and a time of arrival at its top level."""
+    """Return whether the object has a resource and a time of arrival at its top level."""
     if any(mark in line for mark in _ATTACHED):
         try:
             return read_attached(line)

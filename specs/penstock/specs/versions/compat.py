@@ -125,9 +125,10 @@ def shape(schema: Schema) -> Any:
 
 
 def _is_implied(broken: Break, old: Schema) -> bool:
-    """Whether a bound of length takes the place of a pattern, which may have implied it.
+    """Return whether a bound of length replaces a pattern, which may have implied it.
 
-    Patterns are not compared by meaning: that the bound is wide enough is up to the golden records.
+    Patterns are not compared by meaning: the golden records must show that the bound is wide
+    enough.
     """
     found = inlined(old, old).get("properties", {}).get(broken.field, {})
     return broken.rule in ("minLength", "maxLength") and "pattern" in found
@@ -267,7 +268,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _holds(schema: Schema, value: Any) -> bool:
-    """Whether one scalar value is allowed by a schema without alternatives."""
+    """Return whether a schema without alternatives allows a scalar value."""
     if "enum" in schema:
         return any(value == other and type(value) is type(other) for other in schema["enum"])
     if "type" not in schema:

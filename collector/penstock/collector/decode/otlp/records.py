@@ -170,7 +170,7 @@ def _fit_severity(record: Json) -> None:
 
 
 def says_unknown_level(number: Any, text: Any) -> bool:
-    """Whether a record says a level that nobody knows: it is INFO."""
+    """Return whether a record has a level that is unknown, and so becomes INFO."""
     if isinstance(number, int) and 1 <= number <= 24:
         return False
     return bool(number or text) and severity(text) is None

@@ -1,4 +1,4 @@
-"""Where an event of several lines begins, goes on and ends: patterns, and presets of languages.
+"""Borders of events of several lines: patterns, and presets of languages.
 
 A preset is a small state machine, because a stack trace cannot be told line by line: what stands
 below `Traceback (most recent call last):` and is not indented ends a trace of Python, and is a line
@@ -27,11 +27,11 @@ that follows."""
 
 @dataclass(frozen=True, slots=True)
 class _Preset:
-    """How a language prints a stack trace.
+    """The form of a language's stack traces.
 
     Attributes:
         first: Pattern and state of lines that begin an event and are part of a trace.
-        then: Rules for the lines that go on with one.
+        then: Rules for the lines that continue one.
     """
 
     first: Sequence[tuple[str, str]]
@@ -149,7 +149,7 @@ class Boundaries:
         return state if self._all_go_on else None
 
     def ends(self, line: bytes) -> bool:
-        """Whether a line is the last of its event, whatever follows."""
+        """Return whether a line is the last of its event, whatever follows."""
         return self._end is not None and self._end.search(line) is not None
 
 

@@ -111,7 +111,6 @@ class Look:
 
     @property
     def modified_ns(self) -> int:
-        """When the file was last written."""
         return self.stamp[3]
 
     def seen(self, *, fresh: bool = False) -> Seen:

@@ -49,7 +49,7 @@ from penstock.collector.sources.files.identity import FileState, head_hash
 
 
 class End(Enum):
-    """How far a compressed file was read."""
+    """Progress in a compressed file."""
 
     OPEN = auto()
     WHOLE = auto()

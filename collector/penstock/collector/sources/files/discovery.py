@@ -1,4 +1,4 @@
-"""Which files a section's patterns mean now."""
+"""The files that a section's patterns match now."""
 
 import os
 import re
@@ -77,7 +77,7 @@ class Patterns:
         return found
 
     def name(self, path: str) -> bool:
-        """Whether a file of this path is read, be it there or not."""
+        """Return whether a file of this path would be read; it need not exist."""
         if self._is_excluded(path):
             return False
         parts = path.split("/")
@@ -99,7 +99,7 @@ def age_of(path: Path, modified_ns: int) -> tuple[int, int, str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether `glob` finds a path by a pattern; both are split at their slashes."""
+    """Return whether `glob` finds a path by a pattern; both are split at their slashes."""
     if not pattern:
         return not parts
     first, rest = pattern[0], pattern[1:]

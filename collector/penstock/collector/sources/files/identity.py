@@ -84,24 +84,24 @@ class Mark:
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the marked bytes begin and end."""
+        """Begin and end of the marked bytes, the end exclusive."""
         return self.end - self.length, self.end
 
     def as_list(self) -> list[int | str]:
         return [self.size, self.modified_ns, self.end, self.length, self.digest]
 
     def is_as_new(self, modified_ns: int) -> bool:
-        """Whether a copy last written at that time may be of this file as it became.
+        """Return whether a copy modified at that time may have the file's later content.
 
-        What rotates may give the copy the time that the file had before it was renamed, though
-        its writer goes on until it reopens its file.
+        A rotation may give the copy the time that the file had before it was renamed, although its
+        writer goes on until it reopens its file.
         """
         return modified_ns > self.modified_ns - _WRITTEN_ON_NS
 
     def is_unchanged(self, size: int, modified_ns: int) -> bool:
-        """Whether a copy of that size and time is of the file as it was looked at.
+        """Return whether a copy of that size and time has the content that was read.
 
-        A copy has the time to the second, or but for the last digits, as some tools keep it.
+        Some tools keep a copy's time to the second, or without the last digits.
         """
         near = abs(modified_ns - self.modified_ns) < _KEPT_NS
         return size == self.size and (

@@ -25,13 +25,13 @@ def _absolute_pattern(text: str) -> str:
 
 
 Pattern = Annotated[NoNul, AfterValidator(_absolute_pattern)]
-"""Of paths; absolute once it was read, as a `FilePath`."""
+"""Pattern of absolute paths; a relative one is resolved as it is read, like a `FilePath`."""
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class MultilineSection(Section):
-    """Which lines belong to one event; patterns are RE2's, searched in a line's first KiB."""
+    """Rules that join lines to one event; patterns are RE2's, searched in a line's first KiB."""
 
     start: str | None = Field(default=None, description="a line with it begins an event")
     continuation: str | None = Field(default=None, description="a line with it goes on with one")

@@ -262,12 +262,12 @@ class FileSource(Source):
         self._sweep_due_ns = now_ns if begun else now_ns + _SWEEP_NS
 
     def _directories(self) -> set[str]:
-        """Where names may come, and where the files are that links lead to."""
+        """Return the directories in which names may appear, and those that links lead to."""
         paths = (os.path.realpath(tail.state.path) for tail in self._tails.values())
         return self._patterns.directories() | {path.rpartition("/")[0] or "/" for path in paths}
 
     def _is_everything_due(self) -> bool:
-        """Whether a round must look at everything; notes which files were written to."""
+        """Return whether a round must look at all files; note which files were written to."""
         if not self._watcher.is_on or self._failed:
             return True
         changes = self._watcher.take()
@@ -582,7 +582,7 @@ class FileSource(Source):
             self._active.discard(tail.key)
 
     def _is_restless(self, tail: Tail) -> bool:
-        """Whether something is due of a file, though nobody writes to it."""
+        """Return whether a file needs a look although nobody writes to it."""
         return tail.key in self._tails and (
             tail.orphaned_ns is not None
             or tail.lines.waits
@@ -592,7 +592,7 @@ class FileSource(Source):
         )
 
     def _is_behind(self, tail: Tail) -> bool:
-        """Whether something of what the file had when it was opened is not in the log yet."""
+        """Return whether records that the file had when it was opened are not in the log yet."""
         if tail.catches_up_to:
             done = self._sender.delivery.cursor(tail.state.origin) >= tail.position
             if done and tail.lines.position >= tail.catches_up_to:

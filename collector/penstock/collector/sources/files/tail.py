@@ -116,7 +116,7 @@ class Tail:
         self.descriptor, self.set_aside = descriptor, False
 
     def can_close(self) -> bool:
-        """Whether it can be opened again by its name."""
+        """Return whether the file can be opened again by its name."""
         return self.orphaned_ns is None and self.has_name(self.state.path)
 
     def close_for_others(self) -> None:
@@ -143,7 +143,7 @@ class Tail:
         return self.state.device, self.state.inode
 
     def verdict(self) -> Verdict:
-        """Whether the content is still the one that was being read; cheap when nothing changed."""
+        """Compare the content with what was read before; cheap when nothing has changed."""
         status = self.status()
         now = (status.st_size, status.st_mtime_ns)
         if now == self.changed:
@@ -190,10 +190,10 @@ class Tail:
 
     @property
     def unread(self) -> bool:
-        """Whether it was written since it was looked at last, or has more than was read.
+        """True if it was written since the last look, or has more than was read.
 
         Raises:
-            OSError: It cannot be found out now.
+            OSError: The file's status cannot be read.
         """
         status = self.status()
         return (
@@ -264,7 +264,7 @@ class Tail:
         return start, lines + more
 
     def has_name(self, path: str) -> bool:
-        """Whether `path` names this very file now."""
+        """Return whether `path` names this very file now."""
         try:
             status = os.stat(path)  # noqa: PTH116 - of thousands of files
         except OSError:

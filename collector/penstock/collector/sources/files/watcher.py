@@ -33,11 +33,11 @@ Directory = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened since it was asked for last.
+    """Changes since the last call.
 
     Attributes:
         written: Paths of files that were written to.
-        names: Some name came, went or changed.
+        names: Whether a name was created, removed or changed.
     """
 
     written: frozenset[str]
@@ -64,7 +64,7 @@ class Watcher:
 
     @property
     def is_on(self) -> bool:
-        """Whether changes are reported; else files must be polled."""
+        """True if changes are reported; otherwise files must be polled."""
         return self._thread is not None
 
     async def watch(self, directories: Iterable[str]) -> bool:

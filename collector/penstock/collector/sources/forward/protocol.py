@@ -146,10 +146,10 @@ class MessageReader:
         return messages
 
     def check(self) -> None:
-        """Whether the stream can be read on.
+        """Check that the stream can be read on.
 
         Raises:
-            RemoteProtocolError: Behind what was returned last is what is not the protocol.
+            RemoteProtocolError: The bytes after the last returned message violate the protocol.
         """
         if self._error is not None:
             raise self._error

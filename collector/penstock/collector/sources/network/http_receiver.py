@@ -1,4 +1,4 @@
-"""What every source that listens for HTTP requests shares: its connections, who may send, bodies.
+"""Base of all sources that listen for HTTP requests: connections, authentication, bodies.
 
 A request is answered after its records are durable in the spool, or with the reason why none of
 them is kept:
@@ -95,7 +95,7 @@ class SenderAuth(Section):
         return self
 
     def check(self, request: Request) -> None:
-        """Return when a request shows the secret.
+        """Require that a request has the secret.
 
         Raises:
             Refusal: It does not.
@@ -208,7 +208,7 @@ class Authenticator(Protocol):
     def token_file(self) -> Path: ...
 
     def check(self, request: Request) -> None:
-        """Return when a request shows the secret.
+        """Require that a request has the secret.
 
         Raises:
             Refusal: It does not.

@@ -149,7 +149,7 @@ class Listener:
             self._descriptors.listen(self, self._each)
 
     def _has_room(self) -> bool:
-        """Whether one connection more may be open; the process's share bounds it, too."""
+        """Return whether another connection may be open, within the process's share as well."""
         if len(self._tasks) >= self._max_connections:
             return False
         if self._descriptors is None or len(self._tasks) < self._descriptors.connections(self):

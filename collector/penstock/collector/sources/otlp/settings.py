@@ -23,7 +23,7 @@ class CorsSection(Section):
     max_age_s: int = Field(default=7200, ge=0, description="how long a browser need not ask again")
 
     def allows(self, origin: str) -> bool:
-        """Whether pages of an origin may send."""
+        """Return whether web pages of an origin may send."""
         return any(
             re.fullmatch(".*".join(map(re.escape, each.split("*"))), origin, re.IGNORECASE)
             for each in self.allowed_origins

@@ -164,7 +164,11 @@ def _number(header: dict[str, Any], key: str, low: int, high: int) -> int:
 
 
 def _resource(value: object) -> Mapping[str, Any]:
-    """Only what can stand in a record's line: JSON's text and numbers know no bounds, ours do."""
+    """Return a resource that can be stored; JSON's text and numbers have no bounds.
+
+    Raises:
+        RemoteProtocolError: It cannot be encoded.
+    """
     if not isinstance(value, dict):
         return {}
     try:
@@ -181,7 +185,7 @@ def _codec(value: object) -> str:
 
 
 def _dropped(value: object) -> dict[str, dict[str, int]]:
-    """Only what is well formed: these are a sender's counters, not data."""
+    """Return the well-formed counters: they are a sender's, and no data."""
     if not isinstance(value, dict):
         return {}
     return {
@@ -192,5 +196,5 @@ def _dropped(value: object) -> dict[str, dict[str, int]]:
 
 
 def _is_count(reason: str, count: object) -> bool:
-    """Whether this can be a counter of ours: its reason becomes a name in the status."""
+    """Return whether this can be a counter: its reason becomes a name in the status."""
     return type(count) is int and 0 <= count < 1 << 63 and _REASON.fullmatch(reason) is not None

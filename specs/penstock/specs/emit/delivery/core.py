@@ -187,7 +187,7 @@ class Delivery:
         return effects + self._advance(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """When to send the next `Tick`; None when only an event can change anything."""
+        """Return when to send the next `Tick`, in ns; None: only an event can change anything."""
         match self._link:
             case Link.DOWN:
                 return self._retry_at_ns if not self.idle else None

@@ -70,7 +70,7 @@ class ProcessExit:
 
     @property
     def has_begun(self) -> bool:
-        """Whether emitters were flushed for the last time; a later record flushes at once."""
+        """True after emitters were flushed for the last time; a later record flushes at once."""
         return self._has_begun
 
     def flush_first(self, flush: Callable[[], object]) -> None:

@@ -54,7 +54,7 @@ class RecordQueue:
         self.held_bytes = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether a record of that size drops no other."""
+        """Return whether a record of that size fits without dropping another."""
         return self.records < self._records_max and self.held_bytes + size <= self._bytes_max
 
     def offer(self, kind: str, rank: int, line: bytes) -> Sequence[Held]:

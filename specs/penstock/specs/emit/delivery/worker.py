@@ -74,7 +74,7 @@ class DeliveryWorker:
 
     @property
     def no_listener(self) -> bool:
-        """Whether nobody is there to answer, or everything is answered."""
+        """True if no collector is there to answer, or everything is answered."""
         with self._lock:
             return self._delivery.idle or self._link.is_absent
 
@@ -209,7 +209,7 @@ class DeliveryWorker:
             return _PERIODIC_TASKS_RETRY_MS
 
     def _wait(self, milliseconds: int | None) -> None:
-        """Until a deadline, until the link can go on, or until somebody wakes us."""
+        """Wait for a deadline, the link, or another thread that wakes this one."""
         with self._lock:
             deadline_ns = self._delivery.next_deadline_ns()
         poll = unpatched.poll()
