@@ -138,7 +138,7 @@ def follow(
 
 
 def digest() -> str:
-    """What the environment is made from, the interpreter's version included."""
+    """Return the digest of all that the environment is made from, including Python's version."""
     content = hashlib.sha256(sys.version.encode())
     content.update((ROOT / "pyproject.toml").read_bytes())
     content.update(CONSTRAINTS.read_bytes())

@@ -1,5 +1,5 @@
 #!/usr/local/bin/python3 -IS
-"""Whether the process in this container is well: exit 0 when `/healthz` answers 200.
+"""Health check of the process in this container: exit 0 when `/healthz` answers 200.
 
 Standard library alone and few imports, since it runs every few seconds: urllib costs more than the
 answer. The URL is $PENSTOCK_HEALTH_URL; with https the certificate is not checked, because only

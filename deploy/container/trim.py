@@ -30,7 +30,7 @@ JARS = (
     "leveldbjni-*",
 )  # fmt: skip
 KEPT_JARS = ("hive-storage-api*",)
-"""What ORC needs."""
+"""Patterns of the jars that ORC needs."""
 
 OTHER_SPARK = ("examples", "data", "licenses", "tests", "pandas/tests", "sql/tests", "ml/tests")
 MACHINES = {"x86_64": "linux64.so", "aarch64": "linux-aarch64.so"}

@@ -213,7 +213,7 @@ def nearest(path: Path) -> Path:
 
 
 def _is_open(place: Path) -> bool:
-    """Whether files can be made there by the user that this process acts as."""
+    """Return whether the effective user can create files in the directory."""
     return os.access(place, os.W_OK | os.X_OK, effective_ids=True)
 
 

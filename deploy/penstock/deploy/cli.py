@@ -25,10 +25,10 @@ TOOLS: Mapping[str, str] = {
 }
 
 _MODULES: Mapping[str, str] = {"lake": "penstock.router.cli.lake"}
-"""Where a group's commands are, unless in `penstock.PART.cli`."""
+"""Module of a group's commands, where it is not `penstock.PART.cli`."""
 
 _EXTRAS: Mapping[str, str] = {"specs": "service", "lake": "router"}
-"""Whose libraries they need, unless their own."""
+"""Extra that a group's commands need, where it is not their own."""
 
 
 class PartsGroup(PenstockGroup):

@@ -106,7 +106,7 @@ class Authority:
         return cert, _pem_of(made)
 
     def has_signed(self, cert: Path, key: Path) -> bool:
-        """Whether a certificate is this authority's, and the key beside it is the certificate's."""
+        """Return whether this authority issued the certificate, and the key belongs to it."""
         if not cert.exists() or not key.exists():
             return False
         try:
@@ -118,7 +118,7 @@ class Authority:
         return own == found.public_key()
 
     def is_good(self, cert: Path, key: Path, name: str, hosts: Sequence[str]) -> bool:
-        """Whether a certificate is ours, of that key, for these hosts, and not about to end."""
+        """Return whether a certificate is ours, for key and hosts, and not about to expire."""
         if not self.has_signed(cert, key):
             return False
         found = x509.load_pem_x509_certificate(cert.read_bytes())

@@ -64,10 +64,10 @@ class HostGuard:
         self._own: str | None = None
 
     def allows(self, host: str, origin: str = "") -> bool:
-        """Whether a request may be answered.
+        """Return whether a request may be answered.
 
         Args:
-            host: Its header `Host`; empty: it has none, as of a client that is no browser.
+            host: Its header `Host`; empty: it has none, as from a client that is no browser.
             origin: Its header `Origin`, which must be the endpoint's own; empty: it has none.
         """
         if origin and origin.partition("://")[2].lower() != host.lower():
@@ -76,7 +76,7 @@ class HostGuard:
         return "." not in name or _is_address(name) or name in self._names or self._is_own(name)
 
     def _is_own(self, name: str) -> bool:
-        """Whether it is this machine's name, or the beginning of it: `logd-0.logd` of a pod."""
+        """Return whether it is, or begins, this machine's name: `logd-0.logd` of a pod."""
         with self._lock:
             if self._own is None:
                 self._own = socket.getfqdn().lower()
@@ -106,7 +106,7 @@ CONNECTIONS_MAX: Final = 64
 """Connections at a time, each for one request, and that with a thread."""
 
 _OPEN_FILES_PART: Final = 8
-"""Where few files may be open, connections are at most the limit divided by this."""
+"""Divisor of the limit of open files: connections may use no larger part of a small one."""
 
 WHOLE_S: Final = 30.0
 """Seconds a connection may take from its beginning to its end."""
@@ -180,7 +180,7 @@ class Requester:
 
     @property
     def shows_something(self) -> bool:
-        """Whether it says who it is."""
+        """True if the client has credentials."""
         return bool(self.authorization) or self.certificate is not None
 
 

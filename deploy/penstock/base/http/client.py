@@ -221,7 +221,7 @@ class _Exchange:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may follow on the connection."""
+        """True if another request may follow on the connection."""
         connection = self._connection
         done = connection.our_state is h11.DONE and connection.their_state is h11.DONE
         return done and not connection.trailing_data[0]

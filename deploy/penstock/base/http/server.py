@@ -381,7 +381,7 @@ class HttpServer:
         task.add_done_callback(self._ended)
 
     def _has_room(self) -> bool:
-        """Whether one more may come; the first that has asked for nothing makes room for it."""
+        """Return whether one more may connect; the oldest that has sent no request makes room."""
         if self.connections < self._limits.max_connections:
             return True
         self.turned_away += 1

@@ -60,7 +60,7 @@ class NoActionError(Exception):
 
 
 def is_dead_letter_action(wanted: Mapping[str, Any]) -> bool:
-    """Whether a router is to do it, and not logd."""
+    """Return whether a router, and not logd, has to perform the action."""
     action = wanted.get("action")
     return isinstance(action, str) and action in _DEAD_LETTER_ACTIONS
 
@@ -170,10 +170,10 @@ class RouterClient:
         return answer.document
 
     def _check(self, name: str, url: str) -> None:
-        """Whether the token of actions may be shown there.
+        """Check that the token of actions may be sent to a part.
 
         Raises:
-            UnavailableError: It may not; why, and what to do.
+            UnavailableError: It may not; the message has the reason and the fix.
         """
         component = self._component_of(name)
         if component != ROUTER:

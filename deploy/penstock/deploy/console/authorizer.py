@@ -36,27 +36,27 @@ class Authorizer:
 
     @property
     def acts(self) -> bool:
-        """Whether there is a token at all."""
+        """True if there is a token for actions."""
         return self._token is not None
 
     @property
     def looks(self) -> bool:
-        """Whether there is a token for looking alone."""
+        """True if there is a token that only permits reading."""
         return self._read_token is not None
 
     def is_called_by_name(self, host: str, origin: str) -> bool:
-        """Whether `Host`, and `Origin` if there is one, are the console's."""
+        """Return whether `Host`, and `Origin` if there is one, are the console's."""
         came_from = origin.partition("://")[2].lower() if origin else host.lower()
         return host.lower() in self._hosts and came_from in self._hosts
 
     def may_look(self, authorization: str) -> bool:
-        """Whether somebody is shown what there is."""
+        """Return whether the requester may read."""
         if self._open or _is_shown(self._read_token, authorization):
             return True
         return self.may_act(authorization)
 
     def may_only_look(self, authorization: str) -> bool:
-        """Whether somebody shows the token that is for looking."""
+        """Return whether the requester has the token that only permits reading."""
         return _is_shown(self._read_token, authorization) and not _is_shown(
             self._token, authorization
         )
@@ -68,11 +68,11 @@ class Authorizer:
         return "look" if self._open or _is_shown(self._read_token, authorization) else "nothing"
 
     def takes(self, authorization: str) -> bool:
-        """Whether a token is shown that is one of the console's."""
+        """Return whether the token is one of the console's."""
         return _is_shown(self._token, authorization) or _is_shown(self._read_token, authorization)
 
     def may_act(self, authorization: str) -> bool:
-        """Whether somebody shows the token."""
+        """Return whether the requester may act; count a wrong token."""
         if _is_shown(self._token, authorization):
             return True
         self.refused += bool(_token_in(authorization))

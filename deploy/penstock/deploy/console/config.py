@@ -17,7 +17,7 @@ PREFIX = "PENSTOCK_CONSOLE"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent there stays on this machine."""
+    """Return whether traffic to the host stays on this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -135,12 +135,12 @@ class ConsoleConfig(_Section):
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return is_loopback(self.listen.rpartition(":")[0].strip("[]"))
 
     @property
     def anybody_may_look(self) -> bool:
-        """Whether it shows what it shows without a token."""
+        """True if reading needs no token."""
         return self.is_local if self.read_without_token is None else self.read_without_token
 
     @model_validator(mode="after")

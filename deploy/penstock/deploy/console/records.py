@@ -84,7 +84,6 @@ class RecordQuery:
 
     @property
     def is_filtered(self) -> bool:
-        """Whether not every record is shown."""
         return bool(self.subject or self.text or self.severity)
 
 

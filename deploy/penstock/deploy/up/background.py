@@ -233,10 +233,10 @@ def _terminate(layout: Layout, pid: int) -> None:
 
 
 def _is_claimed(layout: Layout) -> bool:
-    """Whether a launcher holds the directory; a process with its number may be another program.
+    """Return whether a launcher holds the directory; its process number may be another program's.
 
     Raises:
-        ConfigError: It cannot be told.
+        ConfigError: The lock cannot be read.
     """
     try:
         with (layout.root / "launcher.lock").open("a+") as lock:

@@ -51,9 +51,9 @@ class Monitor:
         return partial(self._is_ready, part)
 
     async def _is_ready(self, part: str) -> bool:
-        """Whether a logd serves and each stream has a leader.
+        """Return whether a logd serves and each stream has a leader.
 
-        For the demo's verdict it notes where the log stands, the first time.
+        The first time, it stores the log's offsets for the demo's verdict.
         """
         if not await is_serving(self._urls[part]):
             return False
@@ -64,13 +64,13 @@ class Monitor:
         return self.offsets_before is not None
 
     async def _has_streams(self, part: str) -> bool:
-        """Whether a single node says that it has every stream; that needs no client of logd."""
+        """Return whether a single node reports every stream; that needs no client of logd."""
         status = await get_json(f"{self._urls[part]}/status") or {}
         names = [stage["name"].split("/") for stage in status.get("stages", ())]
         return {name[1] for name in names if name[0] == "stream"} >= {*STREAMS}
 
     async def router_caught_up(self) -> bool:
-        """Whether the router has committed all that the log holds."""
+        """Return whether the router has committed all that the log holds."""
         offsets = await self._offsets()
         if offsets is None:
             return False

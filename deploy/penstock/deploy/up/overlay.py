@@ -65,10 +65,10 @@ def launcher_settings(overlay: Mapping[str, Any]) -> LauncherSettings:
 
 
 def check_overlay(overlay: object) -> None:
-    """Whether this is an overlay: sections of `OWN_KEYS`, without the keys there, and `launcher`.
+    """Check that an overlay has sections of `OWN_KEYS`, without the keys there, and `launcher`.
 
     Raises:
-        ValueError: It is not; says where, and what to do.
+        ValueError: It has others; the message has the place and the fix.
     """
     if not isinstance(overlay, Mapping):
         raise ValueError(f"the file holds a mapping of {_SECTIONS} to their settings")  # noqa: TRY004

@@ -20,7 +20,7 @@ async def get_json(url: str, *, timeout_s: float = 2.0) -> dict[str, Any] | None
 
 
 async def is_serving(admin_url: str) -> bool:
-    """Whether `/healthz` says ready or degraded; nats-server says "ok"."""
+    """Return whether `/healthz` says ready or degraded, or "ok" as nats-server does."""
     answer = await get_json(f"{admin_url}/healthz", timeout_s=1.0)
     if answer is None:
         return False

@@ -83,7 +83,6 @@ class Screen:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether `show` shows anything."""
         return not self._steady
 
     def __enter__(self) -> Self:

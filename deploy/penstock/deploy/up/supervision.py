@@ -350,7 +350,7 @@ class Supervision:
             return
 
     def _waits_for(self, part: _Part, now_ns: int, effects: list[Effect]) -> bool:
-        """Whether a part that is down may still come back to drain."""
+        """Return whether a part that is down may still come back to drain."""
         if part.back_by_ns is None:
             part.back_by_ns = now_ns + part.plan.ready_within_ns
         if now_ns < part.back_by_ns:

@@ -54,7 +54,7 @@ PORT_OFFSETS: Mapping[str, int] = {
 LOGD_PORT_OFFSETS: Mapping[str, int] = {"fetch": 10, "admin": 11, "peer": 12}
 """The ports of the first logd; each further logd adds `LOGD_PORTS_STEP`."""
 LAKE_DAYS = 30
-"""How old partitions of the lake become; a key of the site's `mine.yaml` sets another age."""
+"""Maximum age of the lake's partitions in days; a key of the site's `mine.yaml` sets another."""
 
 PORTS_RESERVED = 100
 """Ports from that of `--ports-from` on that belong to one appliance."""

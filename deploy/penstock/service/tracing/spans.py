@@ -159,7 +159,7 @@ class Tracer:
         self._own_bytes = frozenset(subject.encode() for subject in self.own_subjects)
 
     def is_own(self, subject: str | bytes) -> bool:
-        """Whether what travels there are Penstock's own spans."""
+        """Return whether the subject is that of Penstock's own spans."""
         return subject in (self._own_bytes if isinstance(subject, bytes) else self.own_subjects)
 
     def counts(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from penstock.deploy.up.supervisor import Supervisor
 from penstock.deploy.up.topology import Topology
 
 STREAM = "logs"
-"""Whose leader is killed: the busiest one."""
+"""Stream whose leader is killed: the busiest one."""
 _LOOK_S = 0.05
 
 

@@ -1,4 +1,4 @@
-"""Whether what was accepted at one stage arrived at the next: the demo's verdict.
+"""Verdict of the demo: each stage has received what the one before it accepted.
 
 app acked == collector received from it
 collector: recovered + received == delivered + filtered + quarantined + dropped + held
