@@ -1,1 +1,1 @@
-"""What senders of other products post, made into records: one module for each protocol."""
+"""Decoders of protocols that senders of other products use: one module for each protocol."""

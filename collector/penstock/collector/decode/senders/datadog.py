@@ -1,4 +1,4 @@
-"""What Datadog's intake takes, as records: logs, and series of metrics.
+"""Decoder of Datadog's intake: logs, and series of metrics.
 
 From Datadog's API reference, "Send logs" and "Submit metrics" (v2). A log is an object with a
 `message` and perhaps `ddsource`, `ddtags`, `hostname`, `service`, `status`, `timestamp` and
@@ -45,7 +45,7 @@ PAYLOAD: Final = describe(
     },
 )["MetricPayload"]
 _NAMES: Final = ("ddsource", "ddtags", "hostname", "service")
-"""What the query may say of every log that does not say it itself."""
+"""Query parameters that apply to every log without the field."""
 _TYPES: Final[Mapping[Any, str]] = {
     **dict.fromkeys((0, 3, "unspecified", "gauge", None), "gauge"),
     **dict.fromkeys((1, "count"), "count"),

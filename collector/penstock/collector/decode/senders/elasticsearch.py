@@ -1,4 +1,4 @@
-"""What Elasticsearch's bulk API takes, as log records.
+"""Decoder of Elasticsearch's bulk API to log records.
 
 From the reference, "Bulk API": pairs of lines, an action with its metadata and a document; a
 newline ends the last. ``index`` and ``create`` make a record each. ``update`` and ``delete`` change

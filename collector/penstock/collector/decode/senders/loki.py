@@ -1,4 +1,4 @@
-"""What Grafana Loki's push API takes, as log records.
+"""Decoder of Grafana Loki's push API to log records.
 
 From Loki's "HTTP API" and its ``push.proto``: streams of labels, each with entries of a time in
 nanoseconds, a line and perhaps structured metadata. In JSON labels are an object, in protobuf text

@@ -36,12 +36,12 @@ _ADDED_MAX: Final = ATTRIBUTES_MAX // 2
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a protocol says of an event beside it.
+    """The parts of an event that a protocol sends beside it.
 
     Attributes:
-        attributes: They win over the event's own fields.
-        time_ns: When it happened; None: the event or the time of receiving says it.
-        level: The name of its level; empty: the event says it.
+        attributes: Attributes that take precedence over the event's own fields.
+        time_ns: Time of the event; None: the event's own, or the time of its arrival.
+        level: Name of its level; empty: the event's own.
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict)

@@ -137,12 +137,12 @@ _NAME: Final = "__name__"
 
 @dataclass(slots=True)
 class Written:
-    """What became of a request's parts.
+    """The result of decoding a request.
 
     Attributes:
-        parts: Of each record the part it is: `samples` or `histograms`, with its exemplars.
-        refused: Samples and histograms that are none of the protocol's.
-        reason: Why the first of them is none.
+        parts: The part that each record is: `samples` or `histograms`, with its exemplars.
+        refused: Samples and histograms that violate the protocol.
+        reason: The violation of the first of them.
     """
 
     parts: list[tuple[str, int]] = field(default_factory=list)
@@ -422,7 +422,7 @@ def _width(buckets: Mapping[int, int]) -> int:
 
 
 def _halved(buckets: Mapping[int, int]) -> dict[int, int]:
-    """The same at the scale below: a bucket of Prometheus's ends where two of the old ones end."""
+    """Merge buckets to the scale below: each new one covers two of the old ones."""
     found: dict[int, int] = {}
     for index, count in buckets.items():
         found[(index + 1) >> 1] = found.get((index + 1) >> 1, 0) + count
@@ -430,7 +430,7 @@ def _halved(buckets: Mapping[int, int]) -> dict[int, int]:
 
 
 def _fits(one: Any, buckets: Mapping[int, int]) -> bool:
-    """Whether custom buckets lie within their bounds, of which a record has room for all."""
+    """Return whether custom buckets lie within their bounds, and a record has room for those."""
     bounds = len(one.custom_values)
     return bounds <= EXPLICIT_BOUNDS_MAX and all(0 <= index <= bounds for index in buckets)
 

@@ -1,4 +1,4 @@
-"""What Splunk's HTTP Event Collector takes, as records.
+"""Decoder of Splunk's HTTP Event Collector: events and metrics.
 
 From Splunk's "Format events for HTTP Event Collector" and "Get metrics in from other sources": a
 body is JSON objects one after the other, with or without space between them; each has an `event`
@@ -60,11 +60,11 @@ class HecFormatError(RemoteProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class HecSettings:
-    """What holds for every event of a request.
+    """Settings of every event of a request.
 
     Attributes:
         service: The service, or `from_source`, `from_sourcetype` or `from_index`.
-        defaults: What an event without these keys has: `host`, `source`, `sourcetype`, `index`.
+        defaults: Values of missing keys: `host`, `source`, `sourcetype`, `index`.
     """
 
     service: str

@@ -142,7 +142,7 @@ def basic_pair(value: str) -> str:
 
 
 def is_secret(shown: str, expected: str) -> bool:
-    """Whether what a sender shows is the secret; an empty secret is shown by none."""
+    """Compare a sender's secret in constant time; an empty secret never matches."""
     return bool(expected) and hmac.compare_digest(shown.encode(), expected.encode())
 
 
@@ -198,7 +198,7 @@ def json_response(status: int, value: Any, headers: Mapping[str, str] | None = N
 
 
 class Authenticator(Protocol):
-    """What senders must show.
+    """Authentication of senders by a shared secret.
 
     Attributes:
         token_file: The file with the secret.

@@ -1,4 +1,4 @@
-"""What sources that take HTTP requests share: their settings, their life, records made durable."""
+"""Base of the sources that receive HTTP requests: settings, life cycle, durable records."""
 
 import asyncio
 from abc import abstractmethod

@@ -48,7 +48,7 @@ class RequestRecords:
             self.verdicts.append(known or self._validate(made))
 
     def exceeds(self, max_records: int) -> bool:
-        """Whether they are more than one unit of the spool may hold."""
+        """Return whether they are more than one unit of the spool may hold."""
         return self.size > UNIT_DECOMPRESSED_BYTES_MAX or len(self.lines) > max_records
 
     def payload(self) -> Payload:

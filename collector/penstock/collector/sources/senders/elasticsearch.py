@@ -53,7 +53,7 @@ _RESOURCES: Final = (
     "_ingest",
     "_template",
 )
-"""What senders set up: policies, templates, pipelines."""
+"""Resources that senders set up: policies, templates, pipelines."""
 _READS: Final = ("GET", "HEAD")
 _CHANGES: Final = ("PUT", "POST", "DELETE")
 
@@ -200,7 +200,7 @@ class ElasticsearchSource(HttpRequestSource):
 
 
 def _found(parts: tuple[str, ...]) -> Json:
-    """What a sender is told that looks for a thing before it makes it: it is there, and empty."""
+    """Return an empty resource to a sender that checks for it before it makes it."""
     kind, name = parts[0], parts[-1]
     if kind == "_index_template":
         return {"index_templates": [{"name": name, "index_template": {"index_patterns": []}}]}
