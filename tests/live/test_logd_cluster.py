@@ -14,7 +14,7 @@ import pytest
 from penstock.base.clock import BootClock
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.controller.liveness import PartitionReport
-from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.errors import CorruptError, HaltCause, RefusedError, UnavailableError
 from penstock.logd.metadata.commands import Command, CreateStream, Placement
 from penstock.logd.metadata.records import Addresses, PartitionRecord, ReplicationOptions
 from penstock.logd.metadata.state import Refused, Result
@@ -252,7 +252,9 @@ async def test_a_founder_that_lost_its_disk_makes_no_majority(tmp_path: Path, lo
         it.start("a")
         assert isinstance(await it.nodes["a"].group.change(create("two"), timeout_s=60), Done)
         refused = await wait_until_async(lambda: it.nodes["c"].member.halted)
-        assert refused.startswith("data lost: the cluster knows it by directory id ")
+        assert refused is not None
+        assert refused.cause is HaltCause.DATA_LOST
+        assert refused.reason.startswith("data lost: the cluster knows it by directory id ")
 
 
 def _free_addresses(count: int) -> list[str]:

@@ -50,6 +50,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from penstock.logd.errors import HaltCause
 from penstock.logd.raft import (
     Accepted,
     AddLearner,
@@ -59,11 +60,13 @@ from penstock.logd.raft import (
     Effect,
     Entry,
     Event,
+    Halt,
     Halted,
     Ignored,
     LeaderChanged,
     MembershipChanged,
     Message,
+    MustHalt,
     Persist,
     Persisted,
     Promote,
@@ -80,7 +83,6 @@ from penstock.logd.raft import (
     SnapshotTaken,
     SnapshotWanted,
     Started,
-    StorageFailed,
     TransferLeadership,
     Woke,
     founders,
@@ -177,7 +179,7 @@ class RaftScript:
 
     def _do_fail(self, name: str, milliseconds: str) -> None:
         self._members[NodeId(name)].now_ns += int(milliseconds) * MILLISECOND
-        self._tell(NodeId(name), StorageFailed("the disk failed"))
+        self._tell(NodeId(name), MustHalt(Halt(HaltCause.STORAGE_FAILED, "the disk failed")))
 
     def _do_campaign(self, name: str) -> None:
         member = self._members[NodeId(name)]
@@ -319,8 +321,8 @@ class RaftScript:
                 text = "wants a snapshot"
             case Ignored(_, reason):
                 text = f"ignores a message {reason}"
-            case Halted(reason):
-                text = f"halts: {reason}"
+            case Halted(halt):
+                text = f"halts: {halt.reason}"
             case _:
                 raise AssertionError(effect)
         self._lines.append(f"{name} {text}")

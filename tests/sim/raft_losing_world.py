@@ -7,6 +7,7 @@ acknowledged on them; nothing that a disk without it says may count.
 
 from typing_extensions import override
 
+from penstock.logd.errors import HaltCause
 from penstock.logd.raft import (
     ChangeMembership,
     EntryKind,
@@ -113,6 +114,7 @@ class LosingWorld(RaftWorld):
         """Those that have their disks have everything; the others take no part, and know it."""
         apart = [self.nodes[name].raft.halted for name in self.lost]
         names = self.membership.members - self.lost.keys()
+        assert {halt.cause for halt in apart if halt} <= {HaltCause.DATA_LOST}
         return all(apart) and all(self.nodes[name].applied >= goal for name in names)
 
 

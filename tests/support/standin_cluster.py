@@ -63,6 +63,7 @@ class Node:
                 "state": "active",
                 "live": node.runs,
                 "problem": "",
+                "problem_cause": None,
             }
             for node in self._in.nodes.values()
         ]

@@ -2,7 +2,8 @@
 
 import errno
 from collections.abc import Sequence
-from typing import Final
+from enum import StrEnum
+from typing import Final, Self
 
 
 class LogdError(Exception):
@@ -72,6 +73,40 @@ class NotOpenError(UnavailableError):
 class NotReadyError(UnavailableError):
     """This node has just started and does not know yet what there is; nothing was done."""
 
+
+class HaltCause(StrEnum):
+    """Why a node takes no part in its cluster until an operator has acted."""
+
+    DATA_LOST = "DATA_LOST"
+    """Its disk lacks what it has acknowledged."""
+    STORAGE_FAILED = "STORAGE_FAILED"
+    """Its log of the metadata cannot be written."""
+    NOT_UNDERSTOOD = "NOT_UNDERSTOOD"
+    """It cannot apply a change of the metadata that the others have made."""
+    UNKNOWN = "UNKNOWN"
+    """A node of another version named no cause, or one that is not known here."""
+
+    @classmethod
+    def of(cls, word: object, reason: str) -> Self:
+        """The cause that another node names.
+
+        Args:
+            word: Its name; None: a node of an earlier release, which names none.
+            reason: In words; an earlier release begins it with `data lost` if that is the cause.
+        """
+        if word is None:
+            return cls.DATA_LOST if reason.startswith(DATA_LOST) else cls.UNKNOWN
+        return next((cause for cause in cls if cause == word), cls.UNKNOWN)
+
+
+DATA_LOST: Final = "data lost"
+"""The first words of a reason with the cause `DATA_LOST`: earlier releases know it by them."""
+
+REJOIN: Final = (
+    "Start it as a new node, with another name and an empty data_dir. When that one has joined,"
+    " drain and remove the old name: penstock logd cluster drain NODE, then cluster remove NODE."
+)
+"""What to do about a node with the cause `DATA_LOST`."""
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 """Errors of making a file that say nothing of the files there are: space, quota, descriptors."""

@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from penstock.logd.client import PartitionInfo, StreamInfo
-from penstock.logd.client.models import Described, leaders_elsewhere, merge
+from penstock.logd.client.models import Described, cluster_info, leaders_elsewhere, merge
+from penstock.logd.errors import HaltCause
 
 
 def part(leader: str | None, **standing: int) -> PartitionInfo:
@@ -31,3 +34,26 @@ def test_a_partition_stands_where_its_leader_says() -> None:
     assert merged.problem == "x; b: disk full"
     (merged,) = merge(Described("c", [stream(part("b"))]), [])
     assert not merged.partitions[0].is_known
+
+
+@pytest.mark.parametrize(
+    ("told", "cause", "standing"),
+    [
+        ({"problem": "", "problem_cause": None}, None, "active"),
+        ({"problem": "x", "problem_cause": "DATA_LOST"}, HaltCause.DATA_LOST, "refused: data lost"),
+        ({"problem": "data lost: x", "problem_cause": "STORAGE_FAILED"},
+         HaltCause.STORAGE_FAILED, "halted"),
+        ({"problem": "x", "problem_cause": "LATER"}, HaltCause.UNKNOWN, "halted"),
+        # Releases before had the reason alone.
+        ({}, None, "active"),
+        ({"problem": ""}, None, "active"),
+        ({"problem": "data lost: its disk lacks 3"}, HaltCause.DATA_LOST, "refused: data lost"),
+        ({"problem": "the disk failed"}, HaltCause.UNKNOWN, "halted"),
+    ],
+)  # fmt: skip
+def test_why_a_node_takes_no_part_is_a_code_and_no_sentence(
+    told: dict[str, Any], cause: HaltCause | None, standing: str
+) -> None:
+    document = {"node": "a", "fetch": "a:1", "admin": "", "state": "active"} | told
+    (node,) = cluster_info({"cluster": "c", "node": "a", "nodes": [document]}).nodes
+    assert (node.problem_cause, node.standing) == (cause, standing)

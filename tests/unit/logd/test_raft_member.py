@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
-from penstock.logd.errors import CorruptError, UnavailableError
+from penstock.logd.errors import CorruptError, HaltCause, UnavailableError
 from penstock.logd.raft import (
     AddLearner,
     BusyError,
@@ -185,7 +185,9 @@ async def test_a_disk_that_fails_ends_one_members_part_and_nobody_elses() -> Non
         world.disks[world.name(leader)].broken = True
         with pytest.raises(UnavailableError, match="No space left"):
             await leader.propose(b"never")
-        assert "No space left" in leader.halted
+        assert leader.halted is not None
+        assert leader.halted.cause is HaltCause.STORAGE_FAILED
+        assert "No space left" in leader.halted.reason
         with pytest.raises(HaltedError):
             await leader.propose(b"never")
         other = await world.leader()
@@ -204,7 +206,7 @@ async def test_a_disk_without_space_is_tried_again_and_who_waits_is_told() -> No
         disk.full = False
         await world.say("on")
         await wait_until_async(lambda: all("on" in words.said for words in world.words.values()))
-        assert (leader.stalled, leader.halted) == ("", "")
+        assert (leader.stalled, leader.halted) == ("", None)
 
 
 async def test_a_command_that_is_not_understood_ends_the_part_of_who_does_not() -> None:
@@ -214,7 +216,9 @@ async def test_a_command_that_is_not_understood_ends_the_part_of_who_does_not() 
         # A member that has it applies it, once one that has it leads and tells what is committed.
         # The last one may not have it: two that halted elect nobody.
         await wait_until_async(lambda: sum(bool(m.halted) for m in world.members.values()) >= 2)
-        assert {m.halted for m in world.members.values()} <= {"a question", ""}
+        halted = [member.halted for member in world.members.values() if member.halted]
+        assert {halt.cause for halt in halted} == {HaltCause.NOT_UNDERSTOOD}
+        assert {halt.reason for halt in halted} == {"the metadata is not understood: a question"}
 
 
 async def test_leadership_is_handed_over_and_members_are_added() -> None:

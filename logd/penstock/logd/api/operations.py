@@ -666,6 +666,7 @@ class NodeDocument(TypedDict):
     state: Literal["active", "draining", "removed"]
     live: bool
     problem: Annotated[str, Meta(description="why it takes no part though its process runs")]
+    problem_cause: Annotated[str | None, Meta(description="the code of that; null: it takes part")]
 
 
 class ClusterDocument(TypedDict):

@@ -43,9 +43,11 @@ size_bytes, damaged_offsets (known there), all null where that node has no repli
 all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",
-"draining" or "removed"), `live`, and `problem`, why it takes no part though its process runs. Any
-node answers any request, but for records, offsets and cursors: what it does not have it refuses as
-`NOT_HERE`, with the `leader` to ask (empty: none) and the `replicas`, joined by commas. One that
+"draining" or "removed"), `live`, `problem`, why it takes no part though its process runs, and
+`problem_cause`, the code of that (`penstock.logd.errors.HaltCause`; null: it takes part).
+
+Any node answers any request, but for records, offsets and cursors: what it does not have it refuses
+as `NOT_HERE`, with the `leader` to ask (empty: none) and the `replicas`, joined by commas. One that
 has just started, or takes no part, refuses as `NOT_READY`; others know more. Cursors are at the
 leader of `__cursors`. A node alone answers all of this as well.
 

@@ -37,8 +37,7 @@ from penstock.logd.cli.output import (
 )
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.client import ClusterInfo, LogClient, PartitionInfo, StreamInfo, calls
-from penstock.logd.errors import RefusedError, UnavailableError
-from penstock.logd.replication.events import REJOIN
+from penstock.logd.errors import REJOIN, HaltCause, RefusedError, UnavailableError
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 from penstock.service.cli import PenstockGroup
@@ -418,7 +417,7 @@ def info(server: str, as_json: bool) -> None:
     for node in found.nodes:
         if node.problem and node.is_member:
             click.echo(f"node {node.node} is {node.standing}: {node.problem}", err=True)
-    if any(node.standing.startswith("refused") for node in found.nodes):
+    if any(node.problem_cause is HaltCause.DATA_LOST for node in found.nodes):
         click.echo(REJOIN, err=True)
     if found.controller is None:
         click.echo("no node is the controller at present: nothing can be changed", err=True)

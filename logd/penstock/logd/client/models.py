@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock.logd.errors import DATA_LOST, HaltCause
 from penstock.logd.format.record_checksums import RecordChecksum
 from penstock.logd.format.rows import Frame
-from penstock.logd.replication.events import DATA_LOST
 
 Info = TypeVar("Info", "PartitionInfo", "NodeInfo", "GroupMemberInfo", "GroupPartitionInfo")
 
@@ -137,6 +137,7 @@ class NodeInfo:
         state: `active`, `draining` or `removed`.
         live: Whether the controller hears from it.
         problem: Why it takes no part though its process runs; empty: it does.
+        problem_cause: The cause of that; None: there is no problem.
     """
 
     node: str
@@ -146,13 +147,18 @@ class NodeInfo:
     state: str = "active"
     live: bool = True
     problem: str = ""
+    problem_cause: HaltCause | None = None
 
     @property
     def standing(self) -> str:
         """Its state, or that the cluster refuses it, or that it has halted."""
-        if not self.problem:
-            return self.state
-        return f"refused: {DATA_LOST}" if self.problem.startswith(DATA_LOST) else "halted"
+        match self.problem_cause:
+            case None:
+                return self.state
+            case HaltCause.DATA_LOST:
+                return f"refused: {DATA_LOST}"
+            case _:
+                return "halted"
 
     @property
     def is_member(self) -> bool:
@@ -313,8 +319,14 @@ def cluster_info(document: dict[str, Any]) -> ClusterInfo:
         name=document.get("cluster"),
         controller=document.get("controller"),
         node=document.get("node", ""),
-        nodes=tuple(_known(NodeInfo, item) for item in document.get("nodes", ())),
+        nodes=tuple(_node_info(item) for item in document.get("nodes", ())),
     )
+
+
+def _node_info(document: dict[str, Any]) -> NodeInfo:
+    problem = document.get("problem", "")
+    cause = HaltCause.of(document.get("problem_cause"), problem) if problem else None
+    return _known(NodeInfo, document | {"problem_cause": cause})
 
 
 def group_info(document: dict[str, Any]) -> GroupInfo:

@@ -33,7 +33,14 @@ from penstock.logd.config import LogdConfig
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.controller.liveness import NS_PER_MS
 from penstock.logd.directories import Descriptors
-from penstock.logd.errors import CorruptError, NotReadyError, RefusedError, UnavailableError
+from penstock.logd.errors import (
+    REJOIN,
+    CorruptError,
+    HaltCause,
+    NotReadyError,
+    RefusedError,
+    UnavailableError,
+)
 from penstock.logd.limits import (
     PEER_CONNECTIONS_PER_NODE,
     PEER_OPEN_FILES_PART,
@@ -54,7 +61,7 @@ from penstock.logd.partition.context import PartitionContext, StreamLookup
 from penstock.logd.partition.partition import OfflinePartition, Partition
 from penstock.logd.partition.subscriptions import Link, SubscriptionManager
 from penstock.logd.raft import RaftConfig
-from penstock.logd.replication.events import DATA_LOST, REJOIN, NodeId
+from penstock.logd.replication.events import NodeId
 from penstock.logd.stream_options import ConfiguredStream
 
 _CHANGE_S: Final = 10.0
@@ -420,9 +427,9 @@ class ClusterEngine:
         ]
         if halted := self._node.member.halted:
             found.append(
-                f"the cluster refuses this node: {halted}. {REJOIN}"
-                if halted.startswith(DATA_LOST)
-                else f"this node takes no part until it is started again: {halted}"
+                f"the cluster refuses this node: {halted.reason}. {REJOIN}"
+                if halted.cause is HaltCause.DATA_LOST
+                else f"this node takes no part until it is started again: {halted.reason}"
             )
         elif stalled := self._node.member.stalled:
             found.append(f"no space for the cluster's metadata, which is tried again: {stalled}")
@@ -496,8 +503,10 @@ class ClusterEngine:
         ):
             if self._unmade is not None:
                 raise self._unmade
-            if problem := self._node.member.halted or self._node.member.stalled:
-                raise UnavailableError(problem)
+            if halted := self._node.member.halted:
+                raise UnavailableError(halted.reason)
+            if stalled := self._node.member.stalled:
+                raise UnavailableError(stalled)
             await asyncio.sleep(_SETTLED_S)
 
     def watch(self, record: Record) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, assert_never
 
 import structlog
 
-from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
+from penstock.logd.errors import DATA_LOST, CorruptError, RefusedError, UnavailableError
 from penstock.logd.metadata.codec import read_as, read_document, write_document
 from penstock.logd.metadata.commands import (
     ChangeIsr,
@@ -33,7 +33,7 @@ from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.raft import BusyError, Message, NotLeaderError, Snapshot
 from penstock.logd.raft.codec import decode_message, encode_message
 from penstock.logd.raft.node import LostError, Member
-from penstock.logd.replication.events import DATA_LOST, NodeId
+from penstock.logd.replication.events import NodeId
 
 OnApplied: TypeAlias = Callable[[Command, Result], None]
 

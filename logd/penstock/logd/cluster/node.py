@@ -43,7 +43,14 @@ from penstock.logd.cluster.replication import (
 )
 from penstock.logd.controller.liveness import PartitionReport, Timing
 from penstock.logd.controller.service import HEARTBEAT, ControllerService, Process
-from penstock.logd.errors import NO_SPACE, LogdError, NotReadyError, RefusedError, UnavailableError
+from penstock.logd.errors import (
+    NO_SPACE,
+    HaltCause,
+    LogdError,
+    NotReadyError,
+    RefusedError,
+    UnavailableError,
+)
 from penstock.logd.metadata.codec import read_document, write_document
 from penstock.logd.metadata.commands import Command, Drain, RegisterNode, RemoveNode
 from penstock.logd.metadata.node_rules import HandOver, Step, next_step
@@ -55,6 +62,7 @@ from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.raft import (
     BusyError,
+    Halt,
     Membership,
     Message,
     NotLeaderError,
@@ -205,7 +213,7 @@ class Registration:
         group: Keeps it.
         command: What is to be registered at the moment.
         on_done: Called after each.
-        on_lost: Called with the reason when the cluster knows the node by another disk.
+        on_lost: Called when the cluster knows the node by another disk.
     """
 
     def __init__(
@@ -213,7 +221,7 @@ class Registration:
         group: MetadataGroup,
         command: Callable[[], RegisterNode],
         on_done: Callable[[], None],
-        on_lost: Callable[[str], None],
+        on_lost: Callable[[Halt], None],
     ) -> None:
         self._group = group
         self._command = command
@@ -243,7 +251,7 @@ class Registration:
                 self._wanted.set()
                 continue
             if isinstance(result, Refused) and result.code == OTHER_DISK:
-                self._on_lost(result.message)
+                self._on_lost(Halt(HaltCause.DATA_LOST, result.message))
                 continue
             if isinstance(result, Refused):
                 await asyncio.sleep(_FAREWELL_S)
@@ -404,7 +412,7 @@ class ClusterNode:
         }
         self._replicas = replicas
         self._clock = clock
-        self._apart: dict[str, tuple[str, int]] = {}
+        self._apart: dict[str, tuple[Halt, int]] = {}
         self.adopting = False
         self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
         self._registration = Registration(
@@ -484,17 +492,18 @@ class ClusterNode:
         Raises:
             NotReadyError: It may not; other nodes may.
         """
-        if self.member.halted and (change or not self.group.state.nodes):
-            raise NotReadyError(f"node {self.name} takes no part: {self.member.halted}")
+        halted = self.member.halted
+        if halted is not None and (change or not self.group.state.nodes):
+            raise NotReadyError(f"node {self.name} takes no part: {halted.reason}")
         if not self.group.state.nodes:
             raise NotReadyError("this node does not know yet what the cluster has")
 
-    def problem_of(self, node: str) -> str:
-        """Why a node takes no part, as it has said lately; empty: it has not."""
+    def halt_of(self, node: str) -> Halt | None:
+        """Why a node takes no part, as it has said lately; None: it has not."""
         if node == self.name:
             return self.member.halted
-        reason, told_ns = self._apart.get(node, ("", 0))
-        return reason if told_ns > self._clock.monotonic_ns() - _APART_NS else ""
+        halt, told_ns = self._apart.get(node, (None, 0))
+        return halt if told_ns > self._clock.monotonic_ns() - _APART_NS else None
 
     def heirs(self) -> list[str]:
         """The nodes that can lead the metadata group in this one's place, by name."""
@@ -563,19 +572,22 @@ class ClusterNode:
         """Tell the others, again and again, if this node takes no part although it lives."""
         while True:
             await asyncio.sleep(_APART_S)
-            if not self.member.halted:
+            halted = self.member.halted
+            if halted is None:
                 continue
-            body = write_document({"reason": self.member.halted})
+            body = write_document({"reason": halted.reason, "cause": str(halted.cause)})
             for link in self.mesh.links():
                 with suppress(LogdError):
                     await self.mesh.ask(link.peer, _APART, body, timeout_s=_APART_S)
 
     async def _hear_apart(self, node: str, body: bytes) -> bytes:
         """Take in that another node takes no part."""
-        reason = str(read_document(body, where=_APART)["reason"])[:_REASON_LENGTH_MAX]
-        if not self.problem_of(node):
-            _log.error("node_takes_no_part", node=node, reason=reason)
-        self._apart[node] = reason, self._clock.monotonic_ns()
+        document = read_document(body, where=_APART)
+        reason = str(document["reason"])[:_REASON_LENGTH_MAX]
+        halt = Halt(HaltCause.of(document.get("cause"), reason), reason)
+        if self.halt_of(node) is None:
+            _log.error("node_takes_no_part", node=node, cause=str(halt.cause), reason=reason)
+        self._apart[node] = halt, self._clock.monotonic_ns()
         return b""
 
     async def _propose(self, _node: str, body: bytes) -> bytes:

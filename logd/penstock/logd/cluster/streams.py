@@ -44,6 +44,7 @@ from penstock.logd.metadata.tables import basis_of
 from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.purge import check_purge
+from penstock.logd.raft import Halt
 from penstock.logd.stream_options import ReplicationSettings, altered
 
 _log = structlog.get_logger()
@@ -124,7 +125,7 @@ class ClusterStreams:
         state = cluster.group.state
         up = {link.peer for link in cluster.mesh.links() if link.up} | {self.node}
         nodes = [
-            _describe_node(node, live=node.id in up, problem=cluster.problem_of(node.id))
+            _describe_node(node, live=node.id in up, halt=cluster.halt_of(node.id))
             for _, node in sorted(state.nodes.items())
             if node.state is not NodeState.REMOVED
         ]
@@ -603,7 +604,7 @@ def _part(record: StreamRecord, number: int) -> PartitionRecord:
     return record.partitions[number]
 
 
-def _describe_node(node: Node, *, live: bool, problem: str) -> Document:
+def _describe_node(node: Node, *, live: bool, halt: Halt | None) -> Document:
     return {
         "node": node.id,
         "fetch": node.addresses.fetch,
@@ -611,8 +612,9 @@ def _describe_node(node: Node, *, live: bool, problem: str) -> Document:
         "grpc": node.addresses.grpc,
         "rack": node.rack,
         "state": str(node.state),
-        "live": live and not problem,
-        "problem": problem,
+        "live": live and halt is None,
+        "problem": "" if halt is None else halt.reason,
+        "problem_cause": None if halt is None else str(halt.cause),
     }
 
 

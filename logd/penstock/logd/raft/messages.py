@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.logd.errors import LogdError, UnavailableError
+from penstock.logd.errors import DATA_LOST, HaltCause, LogdError, UnavailableError
 from penstock.logd.raft.membership import Membership, MembershipChange
 from penstock.logd.replication.events import NodeId
 
@@ -345,10 +345,26 @@ class Persisted(Struct, frozen=True):
     number: int
 
 
-class StorageFailed(Struct, frozen=True):
-    """What is durable is unknown or not what was promised: this member takes no further part."""
+class Halt(Struct, frozen=True):
+    """Why a member takes no further part.
 
+    Attributes:
+        reason: A sentence for the operator.
+    """
+
+    cause: HaltCause
     reason: str
+
+
+def data_lost(reason: str) -> Halt:
+    """The halt of a member whose disk lacks what it has acknowledged."""
+    return Halt(HaltCause.DATA_LOST, f"{DATA_LOST}: {reason}")
+
+
+class MustHalt(Struct, frozen=True):
+    """This member can take no further part: what is durable is unknown, for example."""
+
+    halt: Halt
 
 
 class Propose(Struct, frozen=True):
@@ -390,7 +406,7 @@ Event = (
     | Woke
     | Received
     | Persisted
-    | StorageFailed
+    | MustHalt
     | Propose
     | ChangeMembership
     | TransferLeadership
@@ -495,7 +511,7 @@ class Ignored(Struct, frozen=True):
 class Halted(Struct, frozen=True):
     """This member takes no further part until an operator has acted."""
 
-    reason: str
+    halt: Halt
 
 
 Effect = (

@@ -15,7 +15,7 @@ import structlog
 
 from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
-from penstock.logd.errors import LogdError, UnavailableError
+from penstock.logd.errors import HaltCause, LogdError, UnavailableError
 from penstock.logd.raft import (
     Accepted,
     Apply,
@@ -24,6 +24,7 @@ from penstock.logd.raft import (
     Entry,
     EntryKind,
     Event,
+    Halt,
     Halted,
     Ignored,
     LeaderChanged,
@@ -31,6 +32,7 @@ from penstock.logd.raft import (
     MembershipChange,
     MembershipChanged,
     Message,
+    MustHalt,
     Persist,
     Persisted,
     Propose,
@@ -45,7 +47,6 @@ from penstock.logd.raft import (
     SnapshotTaken,
     SnapshotWanted,
     Started,
-    StorageFailed,
     TransferLeadership,
     Woke,
 )
@@ -200,7 +201,7 @@ class Member:
 
     Attributes:
         counts: For telemetry.
-        halted: Why it takes no part any more; empty while it does.
+        halted: Why it takes no part any more; None while it does.
         stalled: Why nothing can be made durable now; it is tried again and again.
     """
 
@@ -208,7 +209,8 @@ class Member:
         self, raft: Raft, storage: Storage, machine: StateMachine, hooks: Hooks, clock: Clock
     ) -> None:
         self.counts = MemberCounts()
-        self.halted = self.stalled = ""
+        self.halted: Halt | None = None
+        self.stalled = ""
         self._raft = raft
         self._storage = storage
         self._machine = machine
@@ -269,9 +271,9 @@ class Member:
         """Take a message of another member."""
         self._step(Received(message))
 
-    def halt(self, reason: str) -> None:
+    def halt(self, halt: Halt) -> None:
         """Take no part from now on, until the process is started again."""
-        self._step(StorageFailed(reason))
+        self._step(MustHalt(halt))
 
     async def propose(self, command: bytes) -> Any:
         """Have a command applied; what the state machine returned here.
@@ -326,7 +328,8 @@ class Member:
                 await self._persist(effect, writer)
                 self.counts.syncs += 1
         except (OSError, LogdError) as error:
-            self._step(StorageFailed(f"the metadata's log cannot be written: {error}"))
+            reason = f"the metadata's log cannot be written: {error}"
+            self._step(MustHalt(Halt(HaltCause.STORAGE_FAILED, reason)))
             return
         self._step(Persisted(batch[-1].number))
 
@@ -383,9 +386,9 @@ class Member:
             case Send(message):
                 self._hooks.send(message)
             case Restore(snapshot):
-                self._authorizer(lambda: self._restore(snapshot))
+                self._change_or_halt(lambda: self._restore(snapshot))
             case Apply(entries):
-                self._authorizer(lambda: self._apply(entries))
+                self._change_or_halt(lambda: self._apply(entries))
             case Accepted(tag, index, term):
                 self._accept(tag, index, term)
             case Refused(tag, error):
@@ -408,20 +411,20 @@ class Member:
             case Ignored(sender, reason):
                 self.counts.ignored += 1
                 _log.warning("raft message ignored", sender=sender, reason=reason)
-            case Halted(reason):
-                self._halt(reason)
+            case Halted(halt):
+                self._halt(halt)
             case _:
                 assert_never(effect)
 
-    def _authorizer(self, change: Callable[[], None]) -> None:
+    def _change_or_halt(self, change: Callable[[], None]) -> None:
         """A node that does not understand what the others have done must not guess."""
         if self.halted:
             return
         try:
             change()
         except LogdError as error:
-            self._events.append(StorageFailed(f"the metadata is not understood: {error}"))
-            self.halted = str(error)
+            self.halted = Halt(HaltCause.NOT_UNDERSTOOD, f"the metadata is not understood: {error}")
+            self._events.append(MustHalt(self.halted))
 
     def _restore(self, snapshot: Snapshot) -> None:
         self._machine.restore(snapshot)
@@ -452,10 +455,14 @@ class Member:
             _fail(before.answer, _lost())
         self._asked.proposed[index] = _Proposed(term, answer)
 
-    def _halt(self, reason: str) -> None:
-        self.halted = self.halted or reason
-        _log.error("this node takes no part in the metadata any more", reason=reason)
-        self._give_up(UnavailableError(f"this node takes no part in the metadata: {reason}"))
+    def _halt(self, halt: Halt) -> None:
+        self.halted = halt
+        _log.error(
+            "this node takes no part in the metadata any more",
+            cause=str(halt.cause),
+            reason=halt.reason,
+        )
+        self._give_up(UnavailableError(f"this node takes no part in the metadata: {halt.reason}"))
 
     def _give_up(self, error: UnavailableError) -> None:
         waiting = [*self._asked.answers.values()]

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from penstock.logd.errors import LogdError, RefusedError
+from penstock.logd.errors import DATA_LOST, LogdError, RefusedError
 from penstock.logd.raft.log import RaftLog
 from penstock.logd.raft.membership import Membership, MembershipHistory, NoteDisks, Promote
 from penstock.logd.raft.messages import (
@@ -49,6 +49,7 @@ from penstock.logd.raft.messages import (
     Entry,
     EntryKind,
     Event,
+    Halt,
     Halted,
     HaltedError,
     HardState,
@@ -59,6 +60,7 @@ from penstock.logd.raft.messages import (
     LeaderChanged,
     MembershipChanged,
     Message,
+    MustHalt,
     NotLeaderError,
     Persist,
     Persisted,
@@ -79,15 +81,15 @@ from penstock.logd.raft.messages import (
     SnapshotTaken,
     SnapshotWanted,
     Started,
-    StorageFailed,
     TimeoutNow,
     TransferLeadership,
     VoteRequest,
     VoteResponse,
     Woke,
+    data_lost,
 )
 from penstock.logd.raft.progress import Inflights, Progress, ProgressState
-from penstock.logd.replication.events import DATA_LOST, NodeId
+from penstock.logd.replication.events import NodeId
 
 if TYPE_CHECKING:
     from random import Random
@@ -520,8 +522,10 @@ class Follower:
             case Heartbeat(commit, round_number):
                 if commit > raft.log.last_index:
                     raft.halt(
-                        f"{DATA_LOST}: entries of the metadata up to {commit} were acknowledged,"
-                        " which its disk lacks"
+                        data_lost(
+                            f"entries of the metadata up to {commit} were acknowledged, which its"
+                            " disk lacks"
+                        )
                     )
                     return
                 raft.log.commit_to(commit)
@@ -1214,7 +1218,7 @@ class Raft:
             reads_max=config.reads_max,
             timeout_ns=config.election_timeout_max_ns,
         )
-        self.halted = ""
+        self.halted: Halt | None = None
         self.applier = Applier(self)
         self.role: Role = Follower(self, None)
 
@@ -1228,7 +1232,7 @@ class Raft:
             now_ns: A monotonic clock; going back counts as standing still.
         """
         if self.halted:
-            return self._refuse_halted(event)
+            return self._refuse_halted(event, self.halted)
         self.now_ns = max(self.now_ns, now_ns)
         if not isinstance(event, Started):
             self.role.expire()
@@ -1341,13 +1345,13 @@ class Raft:
         leader.begin(voted)
         leader.persisted()
 
-    def halt(self, reason: str) -> None:
+    def halt(self, halt: Halt) -> None:
         """Take no further part."""
         self._leave_role()
         self.role = Follower(self, None)
-        self.halted = reason
+        self.halted = halt
         self.outbox.drop_messages()
-        self.outbox.emit(Halted(reason))
+        self.outbox.emit(Halted(halt))
 
     # Parts of `handle`.
 
@@ -1363,8 +1367,8 @@ class Raft:
                 self.outbox.mark_persisted(number)
                 self.log.mark_persisted(number)
                 self.role.persisted()
-            case StorageFailed(reason):
-                self.halt(reason)
+            case MustHalt(halt):
+                self.halt(halt)
             case SnapshotTaken(index, data):
                 self.applier.take(index, data)
             case Read(tag):
@@ -1446,7 +1450,7 @@ class Raft:
     def _halt_on_lost_disk(self, noted: str) -> None:
         own = self.config.disk
         ids = f"directory id {noted}, and its own is {own or 'none'}"
-        self.halt(f"{DATA_LOST}: the cluster knows it by {ids}")
+        self.halt(data_lost(f"the cluster knows it by {ids}"))
 
     def _answer_old_term(self, message: Message) -> None:
         """Tell an old leader or candidate of the later term; anything else is too late."""
@@ -1497,9 +1501,9 @@ class Raft:
         snapshot, installed = self.applier.take_unwritten()
         return Persist(number, hard_state, snapshot, installed, log.take_unwritten(number))
 
-    def _refuse_halted(self, event: Event) -> list[Effect]:
+    def _refuse_halted(self, event: Event, halt: Halt) -> list[Effect]:
         match event:
             case Propose(tag) | ChangeMembership(tag) | TransferLeadership(tag) | Read(tag):
-                return [Refused(tag, HaltedError(f"this node takes no part: {self.halted}"))]
+                return [Refused(tag, HaltedError(f"this node takes no part: {halt.reason}"))]
             case _:
                 return []

@@ -5,7 +5,7 @@
     <directory>/synced                    the synced mark
 
 One thread at a time calls it; every call blocks until what it did is durable. After an `OSError`
-nothing is known of the last step: the member must halt (`StorageFailed`), and recovery will say.
+nothing is known of the last step: the member must halt (`MustHalt`), and recovery will say.
 But for want of space in a write: what was written of the step was never synced, and the next try
 begins with what a restart would do, which cuts it off. A failed sync is not tried again, whatever
 its error: the page cache may hold what the disk will never have.
