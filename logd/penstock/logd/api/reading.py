@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.api.operations import Document, Fetch
 from penstock.logd.api.server import Response, ResponseSlot, Waiting
 from penstock.logd.cluster.streams import describe_standing
@@ -27,6 +27,11 @@ from penstock.logd.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, FILTER_BYTE
 from penstock.logd.partition.partition import Partition
 from penstock.logd.storage import FileRange
 from penstock.logd.storage.reader import LogReader
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 Body = bytes | memoryview
 

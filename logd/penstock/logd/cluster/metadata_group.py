@@ -165,7 +165,7 @@ OTHER_DISK: Final = "OTHER_DISK"
 """Refuses to register a node under a name whose disk, by the state, is another one."""
 
 _AGAIN_S: Final = 0.05
-"""Seconds until the next try, while nobody leads."""
+"""Seconds until the next try, while nobody leads; a new leader is asked at once."""
 _INSIST_S: Final = 10.0
 """Seconds one try may take of what is tried until it is done."""
 _PAUSE_S: Final = 0.5
@@ -196,6 +196,7 @@ class MetadataGroup:
         self._machine = machine
         self.mesh = mesh
         self.admit: Admit = lambda _: None
+        self._turned = asyncio.Event()
 
     @property
     def state(self) -> ClusterState:
@@ -206,6 +207,11 @@ class MetadataGroup:
     def leader(self) -> NodeId | None:
         """The controller, as far as known."""
         return self.member.leader
+
+    def leader_changed(self) -> None:
+        """Have those that wait for a leader try again at once."""
+        self._turned.set()
+        self._turned = asyncio.Event()
 
     async def change(self, command: Command, *, timeout_s: float, anyone: bool = False) -> Result:
         """Have a command applied.
@@ -228,11 +234,12 @@ class MetadataGroup:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    turned = self._turned
                     try:
                         return await self._attempt(data, timeout_s, anyone=anyone)
                     except (NotLeaderError, LostError, BusyError, UnreachableError) as error:
                         problem = error
-                    await asyncio.sleep(_AGAIN_S)
+                    await _wait_for_turn(turned)
         except TimeoutError:
             message = f"the metadata was not changed within {timeout_s:g} s: {problem}"
             raise UnavailableError(message) from None
@@ -247,13 +254,14 @@ class MetadataGroup:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
+                    turned = self._turned
                     try:
                         await self.member.read()
                     except (NotLeaderError, BusyError) as error:
                         problem = error
                     else:
                         return self.state
-                    await asyncio.sleep(_AGAIN_S)
+                    await _wait_for_turn(turned)
         except TimeoutError:
             message = f"the metadata cannot be read within {timeout_s:g} s: {problem}"
             raise UnavailableError(message) from None
@@ -383,6 +391,12 @@ class MetadataGroup:
             results = result.results
         left = iter(results)
         return Each(results=tuple(refusal or next(left) for refusal in refusals))
+
+
+async def _wait_for_turn(turned: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_AGAIN_S):
+            await turned.wait()
 
 
 def _encode_result(result: Result) -> bytes:

@@ -614,6 +614,7 @@ class ClusterNode:
 
     def _on_leader(self, _term: int, leader: NodeId | None) -> None:
         self.controlling.on_leader(leader)
+        self.group.leader_changed()
         if leader not in (None, self.name):
             self._led_elsewhere.set()
 

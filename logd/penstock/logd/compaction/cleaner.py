@@ -17,13 +17,13 @@ is free half of the time for those who serve publishers and readers.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from penstock.base.clock import Clock
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.compaction.policy import CleanState, KeyMap, SegmentRun, cleaning_is_due
 from penstock.logd.errors import CorruptError, CorruptFrameError, LogdError, RefusedError
 from penstock.logd.format.batch import SCHEMA_VERSION, decode_body
@@ -31,6 +31,11 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.segment_facts import SegmentFacts
 from penstock.logd.storage import Checkpoint, CommitLog, Rewriting, SegmentMerger
 from penstock.logd.storage.rewrite import Choose
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 _NS_PER_S: Final = 1_000_000_000
 _WORK_NS: Final = 4_000_000

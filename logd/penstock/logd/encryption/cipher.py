@@ -41,14 +41,20 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
-
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import ENCRYPTION_BYTES, FrameHeader, crc32c, encode_header
+
+if TYPE_CHECKING:
+    from cryptography import exceptions
+    from cryptography.hazmat.primitives import keywrap
+    from cryptography.hazmat.primitives.ciphers import aead as ciphers
+else:
+    exceptions = LazyModule("cryptography.exceptions")
+    keywrap = LazyModule("cryptography.hazmat.primitives.keywrap")
+    ciphers = LazyModule("cryptography.hazmat.primitives.ciphers.aead")
 
 Frame = tuple[FrameHeader, bytes]
 
@@ -118,7 +124,7 @@ class SegmentCipher:
         self._keys = dict(keys)
         self._bound = bound
         self._lock = threading.Lock()
-        self._aeads: OrderedDict[tuple[int, bytes], AESGCM] = OrderedDict()
+        self._aeads: OrderedDict[tuple[int, bytes], ciphers.AESGCM] = OrderedDict()
 
     def renew(self, keys: Mapping[int, bytes], master: str) -> None:
         """Another master key wraps the log's keys, durably; the newest of them encrypts now.
@@ -147,7 +153,7 @@ class SegmentCipher:
         aad = self.aad(replace(header, body_crc=0), trailer, segment)
         try:
             inner = aead.decrypt(_nonce(count), memoryview(body)[: -_TRAILER.size], aad)
-        except InvalidTag:
+        except exceptions.InvalidTag:
             message = "the frame cannot be decrypted: it was changed, or lies where it was not put"
             raise CorruptError(message) from None
         (body_crc,) = _INNER.unpack(inner[-_INNER.size :])
@@ -178,17 +184,17 @@ class SegmentCipher:
             aead = self._aead(number, wrapped)
             encrypted = data[_FILE_HEAD.size :]
             return aead.decrypt(_nonce(0), encrypted, self._file_aad(head, name))
-        except (InvalidTag, CorruptError):
+        except (exceptions.InvalidTag, CorruptError):
             raise CorruptError(
                 "the file cannot be decrypted: it was changed, or is another log's", where=where
             ) from None
 
     # For encryptors.
 
-    def new_aead(self) -> tuple[int, AESGCM, bytes]:
+    def new_aead(self) -> "tuple[int, ciphers.AESGCM, bytes]":
         """A cipher under a key that was never used before, that key wrapped, and with which."""
-        key, number = AESGCM.generate_key(KEY_BITS), self.newest
-        return number, AESGCM(key), aes_key_wrap(self._keys[number], key)
+        key, number = ciphers.AESGCM.generate_key(KEY_BITS), self.newest
+        return number, ciphers.AESGCM(key), keywrap.aes_key_wrap(self._keys[number], key)
 
     def aad(self, header: FrameHeader, trailer: bytes, segment: int) -> bytes:
         """What is authenticated of a frame besides its body."""
@@ -199,7 +205,7 @@ class SegmentCipher:
     def _file_aad(self, head: bytes, name: str) -> bytes:
         return b"".join((head, name.encode(), b"\0", self._bound))
 
-    def _aead(self, number: int, wrapped: bytes) -> AESGCM:
+    def _aead(self, number: int, wrapped: bytes) -> "ciphers.AESGCM":
         found = number, wrapped
         with self._lock:
             aead = self._aeads.get(found)
@@ -209,8 +215,8 @@ class SegmentCipher:
         if number not in self._keys:
             raise CorruptError(f"encrypted with the log's key {number}, which its keys do not have")
         try:
-            aead = AESGCM(aes_key_unwrap(self._keys[number], wrapped))
-        except (InvalidUnwrap, ValueError):
+            aead = ciphers.AESGCM(keywrap.aes_key_unwrap(self._keys[number], wrapped))
+        except (keywrap.InvalidUnwrap, ValueError):
             message = (
                 "the frame's data key is none of this log's: it was changed, or is another log's"
             )

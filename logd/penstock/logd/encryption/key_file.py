@@ -21,16 +21,21 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.encryption.cipher import KEY_BITS, SegmentCipher
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.storage.checkpoint import KEYS_COPY_NAME, KEYS_NAME, Checkpoint
 from penstock.logd.storage.disk import REAL_DISK, Disk
 from penstock.logd.storage.segment import LOG_SUFFIX
+
+if TYPE_CHECKING:
+    from cryptography import exceptions
+    from cryptography.hazmat.primitives.ciphers import aead as ciphers
+else:
+    exceptions = LazyModule("cryptography.exceptions")
+    ciphers = LazyModule("cryptography.hazmat.primitives.ciphers.aead")
 
 KEY_BYTES: Final = KEY_BITS // 8
 KEYS_MAX: Final = 256
@@ -272,7 +277,7 @@ def _renewed(ring: KeyRing, active: str) -> KeyRing:
 
 
 def _save(directory: Path, ring: KeyRing, master_key: bytes, disk: Disk) -> None:
-    aead = AESGCM(master_key)
+    aead = ciphers.AESGCM(master_key)
     items = []
     for number, key in ring.keys.items():
         master = ring.masters[number]
@@ -287,8 +292,8 @@ def _save(directory: Path, ring: KeyRing, master_key: bytes, disk: Disk) -> None
 def _unwrap(key: bytes, wrapped: bytes, aad: bytes, master: str, where: str) -> bytes:
     nonce, key_and_tag = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
     try:
-        return AESGCM(key).decrypt(nonce, key_and_tag, aad)
-    except InvalidTag:
+        return ciphers.AESGCM(key).decrypt(nonce, key_and_tag, aad)
+    except exceptions.InvalidTag:
         message = (
             f"{where}: the master key {master!r} is not the one that the log was encrypted with"
         )

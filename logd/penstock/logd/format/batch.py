@@ -18,13 +18,18 @@ Arrow IPC stream that any Arrow client reads.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.frame import BODY_SIZE_MAX, NO_PRODUCER, FrameHeader, crc32c
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 SCHEMA_VERSION: Final = 1
 SCHEMA: Final = pa.schema(

@@ -15,11 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from penstock.base.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 _LAYOUT: Final = Struct("<Q8s8sB")
 _NO_KEY: Final = bytes(8)

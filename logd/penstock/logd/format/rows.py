@@ -1,14 +1,20 @@
 """From a fetched payload to frames, and from frames to the rows a reader asked for."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.batch import Record
 from penstock.logd.format.body_claims import read_claims
 from penstock.logd.format.frame import HEADER_SIZE, FrameHeader, check_body, decode_header
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 Frame = tuple[FrameHeader, memoryview]
 

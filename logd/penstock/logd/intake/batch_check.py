@@ -1,14 +1,21 @@
 """A producer's batch against what its envelope says, before it may enter the log."""
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.batch import SCHEMA_VERSION, decode_body, dense_deltas, describe_body
 from penstock.logd.format.body_claims import read_claims
 from penstock.logd.format.envelope import BatchPayload
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.metadata.streams import StreamConfig
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 
 def describe_batch(batch: BatchPayload, subject: str, limits: StreamConfig) -> FrameHeader:

@@ -28,16 +28,21 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.intake.options import MESSAGE_ID
 from penstock.logd.limits import MESSAGE_ID_LENGTH_MAX
 from penstock.logd.metadata.streams import StreamConfig
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 
 class MessageIds:

@@ -23,12 +23,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import nkeys
 import orjson
 
 from penstock.base.clock import Clock
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.nats.protocol import (
     ErrorKind,
     NatsRefusedError,
@@ -44,6 +44,11 @@ from penstock.logd.security.tls import (
     refuses_our_certificate,
 )
 from penstock.service.config_types import Secret
+
+if TYPE_CHECKING:
+    import nkeys
+else:
+    nkeys = LazyModule("nkeys")
 
 _FILE_SIZE_MAX: Final = 64 * 1024
 """Bytes of a seed or credentials file; a JWT with many permissions has some thousands."""

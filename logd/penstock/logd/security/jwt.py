@@ -29,17 +29,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import jwt
 import orjson
 import structlog
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from penstock.base.clock import Clock
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.logd.limits import (
     KEY_SET_KEYS_MAX,
@@ -58,13 +54,24 @@ from penstock.logd.security.principal import (
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tls import TlsSource
 
+if TYPE_CHECKING:
+    import jwt
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+else:
+    jwt = LazyModule("jwt")
+    serialization = LazyModule("cryptography.hazmat.primitives.serialization")
+    ec = LazyModule("cryptography.hazmat.primitives.asymmetric.ec")
+    ed25519 = LazyModule("cryptography.hazmat.primitives.asymmetric.ed25519")
+    rsa = LazyModule("cryptography.hazmat.primitives.asymmetric.rsa")
+
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
 """Of signatures that are taken."""
 
 _RSA_BITS_MIN: Final = 2048
 """NIST SP 800-131A: fewer are not to be used."""
-
-PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class VerifyingKey:
 
     kid: str
     algorithm: str
-    key: PublicKey
+    key: "PublicKey"
     digest: str
 
 
@@ -154,19 +161,19 @@ def _usable(listed: list[Any]) -> Iterator[VerifyingKey]:
             yield VerifyingKey(kid, algorithm, key, _digest_of(key))
 
 
-def _digest_of(key: PublicKey) -> str:
-    form = PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(key.public_bytes(Encoding.DER, form)).hexdigest()
+def _digest_of(key: "PublicKey") -> str:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
 
 
 def _algorithm_of(key: object) -> str:
     """Empty when it is for none that is taken; so a private key that stands there by mistake."""
     match key:
-        case RSAPublicKey() if key.key_size >= _RSA_BITS_MIN:
+        case rsa.RSAPublicKey() if key.key_size >= _RSA_BITS_MIN:
             return "RS256"
-        case EllipticCurvePublicKey() if key.curve.name == "secp256r1":
+        case ec.EllipticCurvePublicKey() if key.curve.name == "secp256r1":
             return "ES256"
-        case Ed25519PublicKey():
+        case ed25519.Ed25519PublicKey():
             return "EdDSA"
         case _:
             return ""

@@ -13,13 +13,16 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import PRINCIPAL_NAME_LENGTH_MAX
+
+if TYPE_CHECKING:
+    from cryptography import x509
+else:
+    x509 = LazyModule("cryptography.x509")
 
 
 class Method(StrEnum):
@@ -179,7 +182,7 @@ def identify_certificate(der: bytes, which: CertificateName) -> Identity:
     if len(names) != 1:
         message = f"the certificate has {len(names)} names of kind `{which}`; it needs one"
         raise UnauthenticatedError("certificate", message)
-    units = _attributes(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
+    units = _attributes(certificate, x509.oid.NameOID.ORGANIZATIONAL_UNIT_NAME)
     principal = Principal(check_name(names[0]), Method.CERTIFICATE, frozenset(units))
     return Identity(principal, expires_ns=not_after_ns(certificate))
 
@@ -190,12 +193,12 @@ def names_of(der: bytes) -> frozenset[str]:
     return frozenset(name for names in _NAMES.values() for name in names(certificate))
 
 
-def not_after_ns(certificate: x509.Certificate) -> int:
+def not_after_ns(certificate: "x509.Certificate") -> int:
     """The last moment of a certificate, as Unix time."""
     return (certificate.not_valid_after_utc - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def _load(der: bytes) -> x509.Certificate:
+def _load(der: bytes) -> "x509.Certificate":
     try:
         return x509.load_der_x509_certificate(der)
     except ValueError as error:
@@ -203,11 +206,11 @@ def _load(der: bytes) -> x509.Certificate:
         raise UnauthenticatedError("certificate", message) from None
 
 
-def _attributes(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> list[str]:
+def _attributes(certificate: "x509.Certificate", oid: "x509.ObjectIdentifier") -> list[str]:
     return [str(found.value) for found in certificate.subject.get_attributes_for_oid(oid)]
 
 
-def _alternatives(certificate: x509.Certificate, kind: type[x509.GeneralName]) -> Iterator[str]:
+def _alternatives(certificate: "x509.Certificate", kind: "type[x509.GeneralName]") -> Iterator[str]:
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except (x509.ExtensionNotFound, ValueError):
@@ -217,8 +220,8 @@ def _alternatives(certificate: x509.Certificate, kind: type[x509.GeneralName]) -
             yield str(name.value)
 
 
-_NAMES: Final[dict[CertificateName, Callable[[x509.Certificate], list[str]]]] = {
-    CertificateName.CN: lambda found: _attributes(found, NameOID.COMMON_NAME),
+_NAMES: Final[dict[CertificateName, Callable[["x509.Certificate"], list[str]]]] = {
+    CertificateName.CN: lambda found: _attributes(found, x509.oid.NameOID.COMMON_NAME),
     CertificateName.URI: lambda found: list(_alternatives(found, x509.UniformResourceIdentifier)),
     CertificateName.EMAIL: lambda found: list(_alternatives(found, x509.RFC822Name)),
     CertificateName.DNS: lambda found: list(_alternatives(found, x509.DNSName)),

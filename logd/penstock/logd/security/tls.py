@@ -10,12 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography import x509
-
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.principal import not_after_ns
+
+if TYPE_CHECKING:
+    from cryptography import x509
+else:
+    x509 = LazyModule("cryptography.x509")
 
 TlsSource = Callable[[], ssl.SSLContext]
 """Gives the context for a new connection."""

@@ -23,11 +23,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.compaction.policy import FrameGroup, is_large
 from penstock.logd.encryption.cipher import Encryptor, SegmentCipher, decrypted
 from penstock.logd.errors import CorruptError, RefusedError
@@ -46,6 +46,11 @@ from penstock.logd.storage.index import Claim, SparseIndex
 from penstock.logd.storage.scan import ALIGNMENT, Damage, damaged_body, scanner, walk
 from penstock.logd.storage.segment import Segment, SegmentList
 from penstock.logd.storage.swap import Swap
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 _WRITE_BYTES: Final = 1024 * 1024
 """Bytes gathered before they are written."""
