@@ -46,6 +46,12 @@ async def test_logs_become_records(tmp_path: Path) -> None:
         assert (two["attributes"], two["resource"]["service.name"]) == ({"took": 3}, "datadog")
 
 
+async def test_the_empty_log_with_which_the_agent_begins_is_no_record(tmp_path: Path) -> None:
+    async with serving(tmp_path, "datadog") as sender:
+        assert (await sender.post(LOGS, "{}", headers=JSON)).status_code == 202
+        assert sender.records == []
+
+
 async def test_lines_of_text_are_logs_with_what_the_query_says(tmp_path: Path) -> None:
     head = {"content-type": "text/plain"}
     async with serving(tmp_path, "datadog") as sender:

@@ -65,6 +65,10 @@ async def test_a_document_that_the_validator_refuses_is_a_failed_item(tmp_path: 
         said = (await sender.post("/_bulk", data, headers=NDJSON)).json()
         assert [it["index"]["status"] for it in said["items"]] == [201, 400]
         assert "in quarantine: " in said["items"][1]["index"]["error"]["reason"]
+        answer = await sender.post("/a/_doc", json.dumps(wide))
+        assert (answer.status_code, answer.json()["error"]["type"]) == (
+            400, "illegal_argument_exception",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,15 @@ async def test_lines_with_labels_and_metadata_become_records(tmp_path: Path) -> 
         assert two["time_unix_nano"] == 1764268800 * 10**9, "the line's own time is better"
 
 
+async def test_a_structured_line_has_what_it_lacks_from_its_entry(tmp_path: Path) -> None:
+    data = pushed([str(TIME_NS), '{"level": "error", "message": "a"}', {"trace_id": TRACE}])
+    async with serving(tmp_path, "loki") as sender:
+        assert (await sender.post(PUSHES, data, headers=JSON)).status_code == 204
+        (record,) = sender.records
+        assert (record["time_unix_nano"], record["trace_id"]) == (TIME_NS, TRACE)
+        assert (record["body"], record["severity_text"]) == ("a", "ERROR")
+
+
 @pytest.mark.parametrize("head", [{}, {"content-encoding": "snappy"}])
 async def test_a_push_in_protobuf_makes_the_same_records(
     tmp_path: Path, head: dict[str, str]

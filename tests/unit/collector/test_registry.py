@@ -85,7 +85,7 @@ def test_what_is_wrong_in_its_settings_is_named_with_the_key(package: Path, tmp_
 
 
 def test_without_the_package_the_type_is_unknown_and_those_there_are_are_named() -> None:
-    with pytest.raises(ValueError, match="no source of type 'directory_size', only .*exec, file"):
+    with pytest.raises(ValueError, match=r"no source of type 'directory_size', only .*exec, file"):
         SOURCES.kind("directory_size")
 
 

@@ -206,6 +206,7 @@ async def test_the_end_of_a_series_is_a_point_without_a_value(tmp_path: Path) ->
         ({1: labels_1(name__="b"), 4: [native(9)]}, 1, "b: the schema 9"),
         ({1: labels_1(name__="b"), 4: [native(3, n12=[])]}, 1, "b: buckets that do not fit"),
         ({1: labels_1(name__="b"), 4: [native(3, n1=2)]}, 1, "in quarantine: "),
+        ({1: labels_1(name__="b"), 4: [native(3, n1=2**63)]}, 1, "b: counts beyond 64 bits"),
         (series_1("b_total", (-1.0, TIME_MS)), 1, "in quarantine: "),
     ],
 )
@@ -222,6 +223,17 @@ async def test_of_a_request_with_bad_samples_the_others_are_kept(
         quarantined = "quarantine" in reason
         assert sum(written(answer)) == len(sender.records) - quarantined
         assert sender.counted.get("samples_refused", 0) == refused - quarantined
+
+
+async def test_a_series_of_version_2_has_samples_or_histograms(tmp_path: Path) -> None:
+    symbols = [""]
+    both = {"samples": [{1: 1.0, 2: TIME_MS}], "histograms": [native(3)]}
+    series = series_2(symbols, {"__name__": "a"}, GAUGE, **both)
+    async with serving(tmp_path, "prometheus_remote_write") as sender:
+        answer = await sender.post(WRITE, packed({4: symbols, 5: [series]}), headers=HEAD_2)
+        assert (answer.status_code, written(answer)) == (400, (0, 0, 0))
+        assert answer.text.startswith("2 of 2 ")
+        assert sender.records == []
 
 
 async def test_exemplars_stand_with_the_samples_of_their_series(tmp_path: Path) -> None:

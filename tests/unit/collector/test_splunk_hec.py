@@ -193,8 +193,8 @@ async def test_acknowledgements_say_what_is_durable_in_a_bounded_number_of_chann
         assert len(sender.records) == 3
 
 
-async def test_a_full_spool_is_a_busy_server(tmp_path: Path) -> None:
-    spool = {"drop_newest": True, "spool_bytes": 64 * KIB}
+async def test_a_full_spool_and_too_much_at_once_are_a_busy_server(tmp_path: Path) -> None:
+    spool = {"drop_newest": True, "spool_bytes": 64 * KIB, "share_bytes": 64 * KIB}
     body = json.dumps({"event": "x" * 20_000})
     async with serving(tmp_path, "splunk_hec", spool=spool) as sender:
         taken = 0
@@ -204,6 +204,9 @@ async def test_a_full_spool_is_a_busy_server(tmp_path: Path) -> None:
         assert answer.headers["retry-after"] == "2"
         assert (answer.json()["text"], answer.json()["code"]) == ("Server is busy", 9)
         assert len(sender.records) == taken
+        answer = await sender.post(EVENT, json.dumps({"event": "x" * 70_000}))
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert answer.json()["code"] == 9
 
 
 async def test_other_paths_and_methods_are_refused(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def log_lines(
     for number, item in enumerate(found if isinstance(found, list) else [found]):
         if not isinstance(item, dict):
             raise RemoteProtocolError(f"log {number} is no object")
-        yield _log({**_said(asked), **item}, service, records)
+        if item:  # the agent sends an empty one to find out whether there is a connection
+            yield _log({**_said(asked), **item}, service, records)
 
 
 def text_lines(
