@@ -62,7 +62,7 @@ _log = structlog.get_logger()
 
 
 class Event(NamedTuple):
-    """What is to be written."""
+    """An event to be written to the activity stream."""
 
     id: str
     kind: str
@@ -223,7 +223,7 @@ class Record(Protocol):
 
 
 class TakesDown(Protocol):
-    """What request handlers need of `ActivityLog`."""
+    """The part of `ActivityLog` that request handlers use."""
 
     @property
     def record(self) -> Record:
@@ -234,7 +234,7 @@ class TakesDown(Protocol):
 
 
 class Sink(Protocol):
-    """Where events are written."""
+    """The destination of events."""
 
     async def store(self, events: Sequence[Event]) -> None:
         """Write events, once each; on return they are durable.
@@ -325,9 +325,10 @@ class ActivityLog:
         self._put(event)
 
     async def kept(self) -> None:
-        """As `TakesDown`; all who wait at a time share a sync.
+        """Wait until everything recorded so far is synced; concurrent callers share a sync.
 
-        What the journal could not take is not waited for: it is counted (`unprotected`).
+        An event that the journal refused is not waited for: it is counted (`unprotected`). Never
+        raises.
         """
         journal = self._journal
         mark = 0 if journal is None else journal.appended

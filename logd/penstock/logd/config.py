@@ -26,7 +26,7 @@ from penstock.logd.stream_options import ConfiguredStream
 from penstock.service import HostPort, Quantities, TracingSection
 
 ENV_PREFIX: Final = "PENSTOCK_LOGD"
-"""Of environment variables that override keys."""
+"""Prefix of the environment variables that override keys."""
 
 _MIB = 1024 * 1024
 
@@ -129,16 +129,16 @@ class LogdConfig(_Settings):
 
     @property
     def takes_down(self) -> bool:
-        """Whether what happens is taken down in the activity stream."""
+        """True if audited operations are recorded in the activity stream."""
         return self.activity is not None or self.auth.acl
 
     @property
     def activity_section(self) -> ActivitySettings:
-        """What the activity stream is like, if there is one."""
+        """Settings of the activity stream; the defaults where the section is absent."""
         return self.activity or ActivitySettings()
 
     def fetch_limits(self) -> FetchLimits:
-        """What readers may ask."""
+        """Return the bounds on readers."""
         return FetchLimits(
             max_connections=self.max_connections,
             outstanding_max=self.max_outstanding_fetches,
@@ -147,7 +147,7 @@ class LogdConfig(_Settings):
         )
 
     def connections(self) -> int:
-        """Of clients there may be, over all doors, those that have not said who they are too."""
+        """Return the maximum of client connections, unauthenticated ones included."""
         grpc = 0 if self.grpc is None else self.grpc.max_connections
         return 2 * self.max_connections + STRANGERS_BESIDES + grpc
 
@@ -157,11 +157,10 @@ class LogdConfig(_Settings):
         return self.cluster or ClusterSection.alone(self.node)
 
     def masters(self) -> MasterKeys:
-        """What streams are encrypted with."""
         return MasterKeys.of(self.encryption)
 
     def admission_policy(self) -> AdmissionPolicy:
-        """When a stream without room leaves its subject."""
+        """Return when a stream without room leaves its subject."""
         after_s = self.unsubscribe_after_s
         return AdmissionPolicy(
             unsubscribe_after_ns=None if after_s is None else int(after_s * 1e9),

@@ -69,7 +69,7 @@ OPENING_FIXES: Final = {
     "NATS_REFUSED": "permit logd's user to subscribe to the stream's subject",
     "UNKNOWN_FORMAT": NEWER_FIX,
 }
-"""What to do when streams cannot be opened, by the refusal's code."""
+"""Fix for streams that cannot be opened, by the refusal's code."""
 
 
 FOUNDERS_FIX: Final = "name this node alone as the founder, on every node; the others join it"
@@ -145,7 +145,7 @@ def watch_masters(
 
 
 def service_error(error: Exception, config: LogdConfig, config_path: Path) -> ServiceError:
-    """What a node's part in its cluster has ended with, for the operator."""
+    """Return the operator's error for a failure of the node's part in its cluster."""
     match error:
         case ListenerSetupError() | NatsSetupError():
             return ConfigError(f"{config_path}: {error.key}: {error}", fix=error.fix)
@@ -163,7 +163,7 @@ def service_error(error: Exception, config: LogdConfig, config_path: Path) -> Se
 
 
 def _config_error(error: RefusedError, config: LogdConfig, config_path: Path) -> ConfigError:
-    """What is refused of a node as it is configured."""
+    """Return the error for a node that is refused as it is configured."""
     if error.code == "UNKNOWN_FORMAT":
         return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
     if error.code == "OTHER_FOUNDERS":
@@ -211,7 +211,7 @@ async def run_daemon(config: LogdConfig, config_path: Path, stop: asyncio.Event)
 
 
 class LastSyncFailedError(ServiceError):
-    """What was acked before it was synced may be lost (exit code 74)."""
+    """Error of the last sync: acked records may be lost (exit code 74)."""
 
     exit_code = ExitCode.IO
 
@@ -483,7 +483,7 @@ class _Daemon:
 
     @contextmanager
     def _opening(self) -> Iterator[None]:
-        """What streams cannot be opened for, for the operator."""
+        """Convert errors of opening streams to errors for the operator."""
         try:
             yield
         except RefusedError as error:

@@ -12,7 +12,7 @@ from penstock.service import raise_open_files
 from penstock.service.data_format import DataFormat
 
 DATA_FORMAT: Final = DataFormat("logd")
-"""Of a whole data directory: streams, metadata, a node's part of Raft's log."""
+"""Format of a whole data directory: streams, metadata, a node's part of Raft's log."""
 
 
 def make_directories(*paths: Path) -> None:
@@ -86,7 +86,6 @@ class Descriptors:
             raise RefusedError("TOO_MANY_STREAMS", message, needed=needed)
 
     def are_enough(self, streams: int) -> bool:
-        """Whether there are enough for a number of streams."""
         return self._needed(streams) <= self.limit
 
     def _needed(self, streams: int) -> int:

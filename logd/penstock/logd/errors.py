@@ -1,4 +1,4 @@
-"""What logd and its client raise. The class says who must act."""
+"""Errors of logd and its client. The class says who must act."""
 
 import errno
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ REJOIN: Final = (
     "Start it as a new node, with another name and an empty data_dir. When that one has joined,"
     " drain and remove the old name: penstock logd cluster drain NODE, then cluster remove NODE."
 )
-"""What to do about a node with the cause `DATA_LOST`."""
+"""Fix for a node with the cause `DATA_LOST`."""
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 """Errors of making a file that say nothing of the files there are: space, quota, descriptors."""

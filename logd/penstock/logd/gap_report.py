@@ -39,7 +39,7 @@ def gap_document(engine: ClusterEngine) -> dict[str, Any]:
 
 
 def gap_reasons(gaps: GapLedger) -> Iterable[str]:
-    """What of the gaps that last makes the daemon degraded and nothing else says."""
+    """Yield the lasting gaps that degrade the daemon and that nothing else reports."""
     for gap in gaps.lasting():
         if gap.reason is GapReason.UNSUBSCRIBED:
             yield f"stream {gap.streams[0]}: off its subject: {gap.detail}"

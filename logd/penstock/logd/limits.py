@@ -185,7 +185,7 @@ PEER_STRANGERS_MAX: Final = 256
 way included; a node makes two to each other one."""
 
 PEER_OPEN_FILES_PART: Final = 16
-"""Where few files may be open, their limit divided by this replaces `PEER_STRANGERS_MAX`."""
+"""Divisor of a small limit of open files; the result replaces `PEER_STRANGERS_MAX`."""
 
 PEER_CONNECTIONS_PER_NODE: Final = 4
 """Connections with each other node of a cluster: two that this node made, and two of the other."""

@@ -1,4 +1,4 @@
-"""What stands between callers and the streams: permissions, quotas, and what is taken down."""
+"""Checks between callers and the streams: authorization, quotas, the activity stream."""
 
 import asyncio
 import secrets
@@ -96,7 +96,7 @@ class Listeners:
         self.api = guarded if tracer is None else TracedApi(guarded, tracer, engine.streams.match)
 
     def call_permits(self) -> "CallAuthorization":
-        """Who may call which method of gRPC."""
+        """Return the authorization of gRPC's methods."""
         from penstock.logd.liftbridge.permissions import CallAuthorization  # it loads gRPC
 
         return CallAuthorization(
@@ -104,7 +104,7 @@ class Listeners:
         )
 
     def creator(self, caller: Principal) -> str:
-        """For whose quota a stream counts; empty: for nobody's."""
+        """Return the principal to whose quota a stream counts; empty: to nobody's."""
         if caller.is_anonymous or self.authorizer.is_exempt(caller):
             return ""
         return caller.name
@@ -118,7 +118,7 @@ class Listeners:
             yield f"events are not written down before they are stored: {self.activity.unprotected}"
 
     def info(self) -> dict[str, Any]:
-        """For `/status`."""
+        """Return the fields for `/status`."""
         return {
             "acl": self.authorizer.enabled,
             "denied": self.authorizer.denied,
@@ -126,7 +126,6 @@ class Listeners:
         }
 
     def metrics(self) -> Iterable[Metric]:
-        """For Prometheus."""
         outcomes, throttle = dict(self.activity.counts), self.throttle
         yield family("activity", [((outcome,), count) for outcome, count in outcomes.items()])
         yield value_of("activity_waiting", self.activity.waiting)
@@ -150,7 +149,7 @@ class Listeners:
             acks.stored = self.is_stored
 
     def is_stored(self, subject: bytes) -> bool:
-        """Whether a stream stores a subject; until the cluster's state is known, any may."""
+        """Return whether a stream stores a subject; until the cluster's state is known, any may."""
         try:
             return bool(self._engine.streams.match(subject.decode("utf-8", "replace")))
         except NotReadyError:

@@ -208,7 +208,7 @@ METRICS: Final = {
     "disk_free_bytes": _gauge("Free bytes of the file system of `data_dir`."),
     "disk_size_bytes": _gauge("Bytes of the file system of `data_dir`."),
 }
-"""By name, without the prefix."""
+"""Declared metrics by name, without the prefix."""
 
 
 def family(name: str, samples: Samples) -> Metric:

@@ -85,7 +85,7 @@ class _Settings(Quantities):
 
 @declared_by(Retention)
 class RetentionSettings(_Settings):
-    """How much of a stream is kept, as in `penstock.logd.metadata.retention_policy.Retention`."""
+    """Retention of a stream, as in `penstock.logd.metadata.retention_policy.Retention`."""
 
 
 @declared_by(StreamConfig, retention=(RetentionSettings, RetentionSettings()))
@@ -155,7 +155,7 @@ class StreamSettings(_Settings):
 
 @declared_by(ReplicationOptions)
 class ReplicationSettings(BaseModel):
-    """How a stream is to be replicated; the attributes are those of `ReplicationOptions`."""
+    """Replication of a stream; the attributes are those of `ReplicationOptions`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -178,13 +178,13 @@ class ReplicationSettings(BaseModel):
     ] = None
 
     def replication(self) -> "ReplicationSettings":
-        """Only this, of a stream of the configuration file."""
+        """Return the replication part of a configured stream."""
         return ReplicationSettings.model_construct(
             **{name: getattr(self, name) for name in ReplicationSettings.model_fields}
         )
 
     def options(self, *, factor: int) -> ReplicationOptions:
-        """As the cluster's state holds it; `factor` is for where no replication factor is given."""
+        """Return the form of the cluster's state; `factor` is the default replication factor."""
         wanted = self.replication_factor
         chosen = self.model_dump(exclude={"partitions", "replication_factor"})
         count = factor if wanted is None else 0 if wanted == "all" else wanted
@@ -293,10 +293,10 @@ def parse(model: type[Model], document: Mapping[str, Any]) -> Model:
 
 
 def split_settings(document: Mapping[str, Any]) -> tuple[StreamConfig, ReplicationSettings]:
-    """What a stream is, and how it is replicated.
+    """Split a document into a stream's configuration and its replication.
 
     Raises:
-        RefusedError: As `parse`.
+        RefusedError: The same as in `parse`.
     """
     known = ReplicationSettings.model_fields
     plain = {key: value for key, value in document.items() if key not in known}
@@ -333,7 +333,7 @@ def altered(
 
 
 def _end_of_restore(config: StreamConfig, wanted: object) -> tuple[int, ...]:
-    """What ends a restore: that nothing more of the backup is to come.
+    """Return the option that ends a restore: no more of the backup follows.
 
     Raises:
         RefusedError: `BAD_REQUEST`: anything else is wanted, or it is not restored.

@@ -1,4 +1,4 @@
-"""What logd says of itself: counters for Prometheus, stages and health for `/status`.
+"""Telemetry of logd: counters for Prometheus, stages and health for `/status`.
 
 A stage per stream, named `stream/<name>`, counts records since the process started:
 

@@ -1,4 +1,4 @@
-"""What each operation does, once its caller may ask for it: one handler for each row of the table.
+"""The handlers of operations: one for each row of the table, called after authorization.
 
 `penstock.logd.api.operations` has the table, `penstock.logd.api.middleware` what stands before.
 """

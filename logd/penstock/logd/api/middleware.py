@@ -1,4 +1,4 @@
-"""What every request passes: quotas, its right, the activity stream, then its handler.
+"""The steps before an operation's handler: quotas, authorization, the activity stream.
 
 An operation that changes something is recorded with its caller and its result; so is a request that
 was denied.
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class GuardedApi:
-    """As `penstock.logd.api.server.Api`.
+    """Requests under authorization and quotas; see `penstock.logd.api.server.Api`.
 
     Args:
-        handlers: Handle the requests that may be made.
-        authorizer: Its rules' version tells whether they have changed meanwhile.
-        permits: Who may ask what.
-        throttle: How much of it.
-        activity: Records what was done, before the caller is answered.
+        handlers: Handle the permitted requests.
+        authorizer: The version of its rules tells whether they have changed meanwhile.
+        permits: The rights that operations need.
+        throttle: The quotas.
+        activity: Records the operation before the caller is answered.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class GuardedApi:
             raise
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
-        """As `Api`.
+        """Check, handle and record a request.
 
         Raises:
-            RefusedError: Also `PERMISSION_DENIED` and `QUOTA_EXCEEDED`.
+            RefusedError: The handler's, `PERMISSION_DENIED` or `QUOTA_EXCEEDED`.
         """
         result = "interrupted"
         try:
@@ -134,16 +134,16 @@ Match = Callable[[str], Collection[str]]
 
 
 class TracedApi:
-    """As `penstock.logd.api.server.Api`.
+    """Requests with spans; see `penstock.logd.api.server.Api`.
 
-    A fetch from a stream that may hold Penstock's own spans makes none: nobody knows before the
-    records are looked at whether there are others among them, and the reader of these spans reads
-    again when there are more.
+    A fetch from a stream that may hold Penstock's own spans makes none: before the records are read
+    it is unknown whether there are others among them, and the reader of these spans reads again
+    when there are more.
 
     Args:
-        api: Answers.
-        tracer: Has the spans.
-        match: Tells which streams store what.
+        api: Answers the requests.
+        tracer: Tracer of the spans.
+        match: Returns which streams store a subject.
     """
 
     def __init__(self, api: Api, tracer: "Tracer", match: Match) -> None:

@@ -38,7 +38,7 @@ _QUOTED: Final = re.compile(r"field `(.+)`")
 
 
 class Responder(StrEnum):
-    """Who answers an operation; the value is a part of a sentence."""
+    """The node that answers an operation; the value is a part of a sentence."""
 
     ANY = "any node"
     NODE = "the node that is asked, about itself"
@@ -50,7 +50,7 @@ class Responder(StrEnum):
 
 
 class On(Enum):
-    """What a right is on; the value is a part of a sentence."""
+    """The resource that a right is on; the value is a part of a sentence."""
 
     NOTHING = "everybody"
     CLUSTER = "on everything"
@@ -80,7 +80,7 @@ class Shows(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What a caller must be allowed: an action on something; without action, as `on` says."""
+    """A right that a caller needs: an action on a resource; without action, `on` alone says it."""
 
     action: Action | None
     on: On
@@ -98,10 +98,10 @@ class Request(
     omit_defaults=True,
     tag_field="api",
 ):
-    """What all requests have; the tag of a class is the operation's name.
+    """Base of all requests; the tag of a class is the operation's name.
 
     Attributes:
-        id: The client's choice; the answer carries it.
+        id: Number chosen by the client; the answer carries it.
     """
 
     id: int = 0
@@ -197,7 +197,6 @@ class _OfCursor(Request, frozen=True, kw_only=True):
     partition: _Partition = 0
 
     def key(self) -> CursorKey:
-        """Whose cursor."""
         return CursorKey(self.consumer, self.stream, self.partition)
 
 
@@ -303,7 +302,6 @@ class SetCursorItem(_Part, frozen=True, kw_only=True):
     epoch: _Offset = 0
 
     def key(self) -> CursorKey:
-        """Whose cursor."""
         return CursorKey(self.consumer, self.stream, self.partition)
 
 
@@ -506,7 +504,7 @@ class Cancel(Request, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Authenticate(Request, frozen=True, kw_only=True, tag="authenticate"):
-    """Whose the connection is."""
+    """Request to authenticate the connection."""
 
     token: Annotated[str, Meta(description="a JSON Web Token or an API key")]
 
@@ -519,7 +517,7 @@ class Nothing(TypedDict):
 
 
 class Standing(TypedDict):
-    """Where a partition stands, for its readers."""
+    """Offsets of a partition for its readers."""
 
     stream: str
     partition: int
@@ -531,7 +529,7 @@ class Standing(TypedDict):
 
 
 class Fetched(Standing):
-    """How far a fetch got."""
+    """Offsets after a fetch."""
 
     next_offset: Annotated[int, Meta(description="where to go on")]
     log_epoch: Annotated[int, Meta(description="the last one in the log that was read")]
@@ -605,13 +603,13 @@ class StartOffset(TypedDict):
 
 
 class NextOffset(TypedDict):
-    """How far a restore got."""
+    """Progress of a restore."""
 
     next_offset: Annotated[int, Meta(description="of the frame that is wanted next")]
 
 
 class HeldRange(TypedDict):
-    """What a node holds of a range of offsets."""
+    """A node's records in a range of offsets."""
 
     incarnation: str
     start_offset: int
@@ -650,7 +648,7 @@ class CursorPage(CursorList):
 
 
 class Deleted(TypedDict):
-    """Whether it was there."""
+    """Result of a deletion: whether the object existed."""
 
     deleted: bool
 
@@ -679,7 +677,7 @@ class ClusterDocument(TypedDict):
 
 
 class ElectedLeader(TypedDict):
-    """What an election came to."""
+    """Result of an election."""
 
     leader: str
     end_offset: Annotated[int | None, Meta(description="where its log ends; null: not known")]
@@ -690,13 +688,13 @@ class ElectedLeader(TypedDict):
 
 
 class Moves(TypedDict):
-    """How many moves have begun."""
+    """Number of moves that have begun."""
 
     moves: int
 
 
 class Controller(TypedDict):
-    """Which node is the controller by now."""
+    """Node that is the controller now."""
 
     controller: str
 
@@ -724,7 +722,7 @@ class DamagedRange(TypedDict):
 
 
 class GapList(TypedDict):
-    """What a node missed, and what of its logs is damaged."""
+    """Gaps of a node's ingestion, and the damaged ranges of its logs."""
 
     node: str
     lasting: list[GapDocument]
@@ -742,7 +740,7 @@ class Assignment(TypedDict):
 
 
 class BeatAnswer(TypedDict):
-    """What the coordinator says to a member."""
+    """Answer of the coordinator to a member's heartbeat."""
 
     group: str
     member: str
@@ -768,7 +766,7 @@ class MemberDocument(TypedDict):
 
 
 class ShareDocument(TypedDict):
-    """Who of a group reads a partition."""
+    """A partition's reader within a group."""
 
     stream: str
     incarnation: str
@@ -815,7 +813,7 @@ class RulePage(TypedDict):
 
 
 class Changed(TypedDict):
-    """Whether something changed, and the version of rules and quotas since."""
+    """Result of a change of rules or quotas, and their version since."""
 
     changed: bool
     version: int
@@ -828,7 +826,7 @@ class AddedRules(Changed):
 
 
 class Verdict(TypedDict):
-    """What the rules say."""
+    """Decision of the rules."""
 
     allowed: bool
     reason: str
@@ -836,19 +834,19 @@ class Verdict(TypedDict):
 
 
 class OwnVerdict(Verdict):
-    """What the rules say, and whether they are in force."""
+    """Decision of the rules, and whether they are in force."""
 
     enabled: bool
 
 
 class PrincipalVerdict(Verdict):
-    """What the rules say of a principal."""
+    """Decision of the rules on a principal."""
 
     principal: str
 
 
 class Verdicts(TypedDict):
-    """What the rules say of everybody they name."""
+    """Decisions of the rules on every principal that they name."""
 
     enabled: bool
     principals: list[PrincipalVerdict]
@@ -872,7 +870,7 @@ class QuotaList(TypedDict):
 
 
 class Identified(TypedDict):
-    """Whose a connection is."""
+    """Identity of a connection."""
 
     principal: str
     method: str
@@ -1217,7 +1215,7 @@ _BY_REQUEST: Final = {operation.request: operation for operation in _TABLE}
 
 
 def downloads(document: Document) -> bool:
-    """Whether frames follow the answer to a request."""
+    """Return whether frames follow the answer to a request."""
     operation = OPERATIONS.get(document["api"])
     return operation is not None and operation.downloads
 

@@ -1,4 +1,4 @@
-"""Whether a caller may ask for an operation, and what it is shown of the answer, by the table.
+"""Authorization of operations, and of the parts of their answers, by the table.
 
 An operation that is not in the table is for administrators: who may not administer learns nothing
 of what there is.
@@ -26,7 +26,7 @@ from penstock.logd.security.principal import Principal
 from penstock.logd.stream_options import split_settings
 
 _HIDDEN: Final = {"rack": "", "admin": ""}
-"""What only administrators see of a node."""
+"""Values that replace fields of a node for callers who are no administrators."""
 
 _Check = Callable[[Any, Principal, Action], None]
 _View = Callable[[Document, Principal], Document]
@@ -99,7 +99,7 @@ class AuthorizationRules:
             self._checks[right.on](request, caller, right.action or Action.READ)
 
     def show(self, operation: Operation, answer: Document, caller: Principal) -> Document:
-        """What of an answer the caller may see."""
+        """Return the parts of an answer that the caller may see."""
         if not self._authorizer.enabled:
             return answer
         return answer | self._views[operation.shows](answer, caller)
@@ -188,7 +188,7 @@ class AuthorizationRules:
         return {"nodes": [node | _HIDDEN for node in answer["nodes"]]}
 
     def _sees(self, caller: Principal, description: Document) -> bool:
-        """As `Authorizer.sees`, without looking the stream up: a listing may have ten thousand."""
+        """Return whether the caller may see a stream, by its description, without a lookup."""
         if description["name"] == CURSORS_STREAM.name:
             return True
         target = described(description)

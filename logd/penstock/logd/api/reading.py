@@ -1,4 +1,4 @@
-"""What a fetch reads: byte ranges of files, or frames made for it with some subjects only.
+"""Reads of a fetch: byte ranges of files, or frames made of the records of some subjects.
 
 Frames with the records of some subjects only: the copy path of a fetch.
 
@@ -74,7 +74,7 @@ def filter_ranges(
 def _sound_frames(
     ranges: Iterable[FileRange], log: LogReader
 ) -> Iterator[tuple[FrameHeader, Body]]:
-    """As `LogReader.read_frames`, one at a time: damage ends them, and is told if it is first."""
+    """Yield the frames up to the first damaged one; raise if that is the first of all."""
     none = True
     try:
         for frame in _frames(ranges, log):
@@ -288,7 +288,7 @@ def _standing(partition: Partition, next_offset: int, log_epoch: int) -> Documen
 
 
 def partition_standing(partition: Partition) -> Document:
-    """Where a partition stands, as answers to readers say it."""
+    """Return the offsets of a partition, as answers to readers have them."""
     standing = describe_standing(partition)
     del standing["size_bytes"], standing["damaged_offsets"]
     return standing | {

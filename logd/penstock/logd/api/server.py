@@ -62,20 +62,20 @@ _DOOR: Final = "fetch"
 
 
 class ConnectionAuthentication:
-    """Of one connection.
+    """Authentication of one connection.
 
     Args:
-        authenticator: Finds out.
-        channel: With the other side's certificate, if it showed one.
-        let_in: As the attribute.
+        authenticator: Verifies credentials.
+        channel: The connection, with the peer's certificate if it has one.
+        let_in: See the attribute.
 
     Raises:
-        UnauthenticatedError: The certificate names nobody.
+        UnauthenticatedError: The certificate names no principal.
 
     Attributes:
-        identity: Whose the connection is now.
-        let_in: Takes the connection for one of those that are known, once it is; raises
-            RefusedError when there are too many of them.
+        identity: The current identity of the connection.
+        let_in: Counts the connection as authenticated, once it is; raises RefusedError when
+            there are too many.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class ConnectionAuthentication:
 
     @property
     def must_say(self) -> bool:
-        """Whether the client must still authenticate, before anything else."""
+        """True if the client must authenticate before any other request."""
         return self._authenticator.required and self.identity.principal.is_anonymous
 
     @property
     def tried_enough(self) -> bool:
-        """Whether the connection has had its chances."""
+        """True if the connection has used up its attempts to authenticate."""
         return self._failures >= _FAILURES_MAX
 
     def caller(self, identity: Identity) -> Principal:
-        """Who makes a request, or is about to be answered, by the identity it was made with.
+        """Return the principal of a request, by the identity it was made with.
 
         Raises:
-            UnauthenticatedError: Nobody knows, or not any more.
+            UnauthenticatedError: The identity is unknown or has expired.
         """
         try:
             return self._authenticator.principal(identity)
@@ -210,7 +210,7 @@ class ResponseSlot:
 
 
 class RequestHandler(Protocol):
-    """Where requests go."""
+    """The handler of requests."""
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """Do what a request asks, or raise a refusal."""
@@ -225,13 +225,13 @@ class RequestHandler(Protocol):
 
 @dataclass(slots=True)
 class RequestCounts:
-    """What the connections of a server have done.
+    """Counters of a server's connections.
 
     Attributes:
-        refused: Requests refused, by code.
-        outstanding: Requests under way now.
-        stalled: Connections given up because the reader took or sent nothing for too long.
-        uploads: Of the requests under way, those that something followed.
+        refused: Refused requests, by code.
+        outstanding: Requests in flight.
+        stalled: Connections closed because the reader received or sent nothing for too long.
+        uploads: Requests in flight that have an upload.
     """
 
     requests: int = 0
@@ -248,14 +248,15 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """What readers may ask of a server.
+    """Bounds on readers of a server.
 
     Attributes:
-        max_connections: Connections at a time.
-        outstanding_max: Requests under way on one connection.
-        outstanding_total_max: Requests under way on all connections.
-        stall_s: Seconds a request may take to arrive once begun, and a reader may take nothing.
-        authenticate_s: Seconds that a connection has to say whose it is, where that is required.
+        max_connections: Maximum open connections.
+        outstanding_max: Maximum requests in flight on one connection.
+        outstanding_total_max: Maximum requests in flight on all connections.
+        stall_s: Maximum seconds in which a request arrives once begun, and in which a reader
+            receives nothing.
+        authenticate_s: Seconds in which a connection must authenticate, where that is required.
     """
 
     max_connections: int = 256
@@ -266,7 +267,7 @@ class FetchLimits:
 
 
 _PASSED_BYTES: Final = 65_536
-"""Of what nobody wants, in memory at a time."""
+"""Bytes of a refused upload that are read and discarded at a time."""
 
 
 class _GoneError(Exception):
@@ -408,7 +409,7 @@ class FetchConnection:
                 raise RefusedError("TOO_MANY_REQUESTS", message, limit=limit)
 
     def _check_upload(self, request: Document, caller: Principal) -> int:
-        """How many bytes follow a request, if there is room for them and the caller may."""
+        """Return how many bytes of upload follow a request; refuse one without room or right."""
         size = upload_size(request)
         if size and self._counts.uploads >= UPLOADS_MAX:
             message = f"{UPLOADS_MAX} uploads are under way; ask again when one is done"
@@ -481,7 +482,7 @@ _log = structlog.get_logger()
 
 
 class Api(Protocol):
-    """What answers the requests."""
+    """The interface that answers requests."""
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         """Do what a request asks."""

@@ -1,4 +1,4 @@
-"""What this node holds of a range of a partition's offsets, as checksums: a step of a verification.
+"""Checksums of what this node holds of a range of offsets: one step of a verification.
 
 Every frame of the range is read and its CRC checked, whatever of it was checked before. Damage ends
 nothing: it is named, and the rest is read on.
@@ -22,15 +22,15 @@ from penstock.logd.storage import CommitLog
 
 @dataclass(slots=True)
 class HeldRange:
-    """What a log holds of a range of offsets.
+    """A log's records in a range of offsets.
 
     Attributes:
-        first: Where it begins: at or above the offset that was asked for.
-        next_offset: Where it ends; more may follow.
+        first: First offset, at or above the requested one.
+        next_offset: End of the range, exclusive; more records may follow.
         size: Bytes of the frames that were read.
-        damaged: Ranges [first, upto) of which the frames are damaged.
-        missing: Ranges [first, upto) that no frame stands for.
-        batches: The records, located.
+        damaged: Ranges [first, upto) whose frames are damaged.
+        missing: Ranges [first, upto) without a frame.
+        batches: The records with their positions.
     """
 
     first: int

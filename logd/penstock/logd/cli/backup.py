@@ -58,7 +58,7 @@ from penstock.logd.stream_options import ReplicationSettings, stream_options
 from penstock.service import ExitCode, ServiceError, release
 
 SHORT_S: Final = 30.0
-"""For so long the end of what is committed may be below the range's end: after an election the new
+"""Seconds for which the committed end may be below the range's end: after an election the new
 leader learns what was committed, which takes a moment."""
 
 _FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -67,7 +67,7 @@ _PAUSE_S: Final = 0.5
 
 
 class BackupOvertakenError(ServiceError):
-    """What was to be copied is no more what it was (exit code 65)."""
+    """Error of a backup whose records changed while they were copied (exit code 65)."""
 
     exit_code = ExitCode.DATA
 
@@ -188,7 +188,7 @@ class PartitionCopy:
         return []
 
     def _skipped(self, first: int, upto: int) -> Frame:
-        """What stands for damage that the client was told to skip."""
+        """Return the frame that replaces a damaged range that the client was told to skip."""
         self._part.skipped.append([first, upto])
         return empty_frame(first, upto)
 
@@ -331,7 +331,7 @@ def restore(  # noqa: PLR0913 - what is to come of it, and how
 
 
 def _begin(log: LogClient, stream: str, directory: Path) -> Manifest:
-    """What is to be written: what an earlier run began with, or what there is now."""
+    """Return the manifest to complete: an earlier run's, or one of the stream as it is now."""
     found = log.stream(stream)
     partitions_of(log, stream, ())
     now = _manifest(log, found)  # before anything is made: the stream may not be open
@@ -407,7 +407,7 @@ def _refuse_absent(directory: Path) -> NoReturn:
 
 
 def _options(log: LogClient, manifest: Manifest, *, keep_retention: bool) -> dict[str, Any]:
-    """What the stream is made with: as it was, but for what would lose records or cannot be."""
+    """Return the options of the restored stream: the old ones without those that lose records."""
     alone = log.cluster().name is None
     left_out = {*_MODES, *_GONE, "partitions"} | (set() if keep_retention else {*_LIMITS})
     left_out |= set(ReplicationSettings.model_fields) if alone else set()
@@ -523,10 +523,10 @@ class PartitionSender:
             time.sleep(self._pause_s)
 
     def _left(self, frames: bytes, upto: int, error: RefusedError) -> bytes:
-        """What is to be sent after a refusal; nothing: all of it is committed.
+        """Return the frames that remain to be sent after a refusal; empty: all are committed.
 
         Raises:
-            RefusedError: The same; it does not pass.
+            RefusedError: The same error, if it does not pass.
         """
         wanted = error.detail.get("next_offset")
         if not isinstance(wanted, int):
@@ -593,7 +593,7 @@ def _records(manifest: Manifest) -> int:
 
 
 def _skipped(manifest: Manifest) -> list[dict[str, Any]]:
-    """What is not in a backup because it was damaged."""
+    """Return the ranges that a backup lacks because they were damaged."""
     return [
         {"stream": manifest.stream, "partition": number, "first": first, "upto": upto}
         for number, part in enumerate(manifest.partitions)

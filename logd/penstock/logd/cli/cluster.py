@@ -92,14 +92,14 @@ def left_of_rebalance(_: Place, part: PartitionInfo) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentProgress:
-    """How far work is.
+    """Progress of reassignments.
 
     Attributes:
-        done: Partitions that nothing is left to do of.
-        total: Partitions that there was something to do of, as far as was seen.
-        copied_bytes: On nodes that replicas are new on.
-        total_bytes: That those need.
-        steps: What has changed since the last look, a line each.
+        done: Partitions that are finished.
+        total: Partitions that needed work, as far as was seen.
+        copied_bytes: Bytes on the nodes that are new replicas.
+        total_bytes: Bytes that those need.
+        steps: Changes since the last poll, a line each.
     """
 
     done: int
@@ -110,7 +110,6 @@ class ReassignmentProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
         return self.done == self.total
 
 
@@ -192,7 +191,7 @@ def whole(log: LogClient) -> Parts:
 
 
 def standing_at(log: LogClient, node: str) -> Parts:
-    """What a node has; nothing of one that does not answer."""
+    """Return the partitions of a node; empty if it does not answer."""
     try:
         return parts_of(log.ask(calls.describe(internal=True, node=node)).streams)
     except (UnavailableError, RefusedError):
@@ -229,14 +228,14 @@ class StillUnderWayError(ServiceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is watched.
+    """The work whose progress is polled.
 
     Attributes:
-        label: What it is, in a word or two.
-        is_left: Whether something is left to do of a partition.
-        hint: What to do when nothing moves.
-        lasting: Whether more may come when nothing is left; then it ends after a while of quiet.
-        looked: Tells of each look; for who wants to know more than partitions.
+        label: Name of the work, in a word or two.
+        is_left: Whether a partition is unfinished.
+        hint: Fix when nothing moves.
+        lasting: Whether more may come when nothing is left; then it ends after a quiet while.
+        looked: Called on each poll with the partitions.
     """
 
     label: str
@@ -300,7 +299,7 @@ def _look(
 
 
 class _Shown:
-    """What is written meanwhile, and since when nothing has changed."""
+    """Display of the progress, and the time of the last change."""
 
     def __init__(self, work: Work, *, quiet: bool, clock: Clock) -> None:
         self._work = work
@@ -329,7 +328,7 @@ class _Shown:
             show_at(self._bar, course.done, self.line(course))
 
     def line(self, course: ReassignmentProgress) -> str:
-        """How far it is, and how long it may take."""
+        """Return the line with the progress and the time left."""
         words = [f"{course.done} of {course.total} partitions"]
         if course.total_bytes:
             copied, total = human_bytes(course.copied_bytes), human_bytes(course.total_bytes)
@@ -341,10 +340,10 @@ class _Shown:
         return ", ".join(words)
 
     def is_over(self, course: ReassignmentProgress) -> bool:
-        """Whether it is done.
+        """Return whether the work is done.
 
         Raises:
-            StillUnderWayError: Nothing has changed for long.
+            StillUnderWayError: Nothing has changed for `STUCK_S`.
         """
         quiet_s = (self._clock.monotonic_ns() - self._changed_ns) / 1e9
         if course.is_done:
@@ -558,7 +557,7 @@ def step_down(heir: str | None, server: str, as_json: bool) -> None:
 
 
 def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
-    """What is wrong at a glance, or that nothing is."""
+    """Return the cluster's problems in one line, or that there is none."""
     members = [node for node in info.nodes if node.is_member]
     live = sum(node.live for node in members)
     partitions = [part for stream in streams for part in stream.partitions]

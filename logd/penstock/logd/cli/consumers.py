@@ -15,7 +15,7 @@ PartitionPlace = tuple[str, str, int]
 
 
 class Standing(NamedTuple):
-    """What can be read of a partition: from `start` to before `end`."""
+    """Readable offsets of a partition: `start` inclusive, `end` exclusive."""
 
     start: int
     end: int

@@ -32,7 +32,7 @@ _COMMANDS: Final = {
     "tail": "records:tail",
     "who-can": "access:who_can",
 }
-"""Where each command is, below `penstock.logd.cli`."""
+"""Module and function of each command, below `penstock.logd.cli`."""
 
 
 @contextmanager

@@ -79,7 +79,7 @@ _live_option = click.option(
 
 
 def _keys(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Keys:
-    """Where the master keys are, by name."""
+    """Parse NAME=FILE options to master keys by name."""
     found = {}
     for value in values:
         name, equals, file = value.partition("=")

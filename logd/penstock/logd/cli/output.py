@@ -1,4 +1,4 @@
-r"""What a command has done: words for people, with `--json` one document for programs.
+r"""Output of commands: text for people, one JSON document for programs with `--json`.
 
 Errors are on standard error with the same exit code either way; then no document says that it is
 done.
@@ -123,7 +123,7 @@ def human_bytes(count: int) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether somebody watches what a command says beside its output."""
+    """Return whether progress is shown on a terminal."""
     return sys.stderr.isatty()
 
 
@@ -272,7 +272,7 @@ def _text(value: bytes) -> str | bytes:
 
 
 def _without_bytes(value: Any) -> Any:
-    """What is left of them inside of lists and maps, as Latin-1."""
+    """Return the value with the bytes in its lists and maps decoded as Latin-1."""
     match value:
         case bytes():
             return value.decode("latin-1")
@@ -350,7 +350,7 @@ class Progress:
         return (self._clock.monotonic_ns() - self._begun_ns) / 1e9
 
     def line(self) -> str:
-        """What is done, and how fast."""
+        """Return the records so far and their rate."""
         words = [pluralize(self.records, "record", form=",")]
         if self.bytes:
             words.append(human_bytes(self.bytes))
@@ -389,12 +389,12 @@ _HIDDEN: Final = ("code.", "exception.stacktrace", "process.", "system.", "threa
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What a line shows of a telemetry record.
+    """The parts of a telemetry record that a line shows.
 
     Attributes:
         level: The severity's text; the kind, where a record has none.
-        severity: Its number; None where it has none.
-        subject: What happened, in a few words.
+        severity: The severity's number; None where it has none.
+        subject: The message, in a few words.
         fields: Context and attributes.
     """
 

@@ -53,7 +53,7 @@ class _HeaderType(click.ParamType[Any]):
 
 @dataclass(slots=True)
 class _Stored:
-    """What came of it: streams with their first and last offset, and how often it was a repeat."""
+    """Stored records: streams with their first and last offset, and the number of repeats."""
 
     count: int = 0
     duplicates: int = 0
@@ -67,7 +67,7 @@ class _Stored:
         self.ranges[where] = (min(first, ack.offset), max(last, ack.offset))
 
     def text(self, seconds: float) -> str:
-        """For people."""
+        """Return the summary for people."""
         where = ", ".join(f"{name} {a} to {b}" for name, (a, b) in self.ranges.items())
         repeats = f", {self.duplicates} of them before" if self.duplicates else ""
         rate = self.count / max(seconds, 1e-9)
@@ -192,10 +192,10 @@ def publish(  # noqa: PLR0913 - what is published, how, and where
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What logd says of the streams that store a subject.
+    """The streams that store a subject, by logd.
 
     Attributes:
-        streams: Those, or the one that was named.
+        streams: All of them, or the one that was named.
         unknown: Why logd was not asked; empty: it was.
     """
 
@@ -204,23 +204,23 @@ class _Target:
 
     @property
     def names(self) -> str:
-        """Of the streams, for people."""
+        """Names of the streams for people, separated by commas."""
         return ", ".join(info.name for info in self.streams)
 
     @property
     def is_silent(self) -> bool:
-        """Whether none of them answers plain messages; a batch is always answered."""
+        """True if none of the streams answers plain messages; a batch is always answered."""
         return bool(self.streams) and not any(
             info.options.get("ack_on_reply", True) and info.options.get("ack_policy") != "none"
             for info in self.streams
         )
 
     def partitions(self, *, keyed: bool) -> int:
-        """How many a key chooses from.
+        """Return the number of partitions from which a key chooses.
 
         Raises:
-            ServiceUnavailableError: It is not known.
-            UsageError: The streams differ in that.
+            ServiceUnavailableError: It is unknown.
+            UsageError: The streams have different numbers.
         """
         if not keyed:
             return 1
@@ -251,10 +251,10 @@ def _ask_target(server: str, subject: str, stream: str | None) -> _Target:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Where records on one subject are stored.
+    """The streams and partitions of records on one subject.
 
     Attributes:
-        subject: On which they are published.
+        subject: The subject on which they are published.
     """
 
     target: _Target

@@ -89,7 +89,7 @@ class OutOfMemoryError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """What of the streams is read."""
+    """The partitions and the range that a query reads."""
 
     start: Position
     end: Position
@@ -308,7 +308,7 @@ def _register(
 
 
 def _within(log: LogClient, name: str, partition: int, scope: _Scope) -> Range:
-    """What the options leave of a partition."""
+    """Return the range of a partition within the options."""
     first, last = log.offsets(name, partition)
     if scope.start != "earliest":
         first = max(first, resolve(log, name, partition, scope.start))
@@ -336,7 +336,7 @@ def _run(engine: Any, text: str, sources: list[StreamSource]) -> Iterator[pa.Rec
 
 
 def _words(error: Exception) -> str:
-    """What DuckDB says, without the traceback that it adds to a reader's failure."""
+    """Return DuckDB's message without the traceback that it adds to a reader's failure."""
     return safe_lines(_PYTHON.sub("", str(error)))
 
 
@@ -363,7 +363,7 @@ class OutputError(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What to export."""
+    """Options of an export."""
 
     stream: str
     partitions: tuple[int, ...]
@@ -469,7 +469,7 @@ def _extent(parts: list[Range]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is written: one partition after the other."""
+    """The ranges that an export writes, one partition after the other."""
 
     log: LogClient
     parts: list[Range]
@@ -477,7 +477,7 @@ class _Reading:
 
     @property
     def several(self) -> bool:
-        """Whether each row says of which partition it is."""
+        """True if each row names its partition."""
         return len(self.parts) > 1
 
     def rows(self, part: Range) -> _Rows:

@@ -274,7 +274,7 @@ there, as text; bytes that are none are taken for Latin-1.
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is read of a partition: [start, end) of one incarnation of its stream."""
+    """Offsets [start, end) of a partition, of one incarnation of its stream."""
 
     stream: str
     partition: int
@@ -311,12 +311,11 @@ class StreamSource:
         self._advance = advance
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """As the Arrow PyCapsule interface has it; DuckDB calls it for each scan."""
         reader = pa.RecordBatchReader.from_batches(QUERY_SCHEMA, self.batches())
         return reader.__arrow_c_stream__(requested_schema)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """What is read, in `QUERY_SCHEMA`."""
+        """Yield the records in `QUERY_SCHEMA`."""
         try:
             with self._connect() as log:
                 for part in self._ranges:
@@ -450,13 +449,13 @@ def _words(value: bytes) -> str:
 
 _FOLLOW_WAIT_MS: Final = 5_000
 _TURN_WAIT_MS: Final = 200
-"""How long one of several partitions is waited for, while the others are not."""
+"""Maximum milliseconds of a fetch from one of several partitions, while the others wait."""
 
 _Row: TypeAlias = tuple[int, int, Record]
-"""Of which partition, at which offset, what."""
+"""Partition, offset and record."""
 
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""What ends an Arrow IPC stream."""
+"""Bytes that end an Arrow IPC stream."""
 
 
 class _HeaderType(click.ParamType[Any]):
@@ -489,13 +488,13 @@ class _PatternType(click.ParamType[Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What to show of a stream.
+    """Filter and options of `tail`.
 
     Attributes:
-        headers: Each of them a record must have, with the value if one is named.
-        level: The least severe that is shown; records without a severity are not.
-        service: The one whose records are shown.
-        grep: What is to be found in a record's line.
+        headers: Headers that a record must have, with the value if one is named.
+        level: The least severe level that is shown; records without a severity are not.
+        service: The service whose records are shown.
+        grep: Pattern that a record's line must match.
     """
 
     stream: str
@@ -507,7 +506,7 @@ class _Wanted:
     grep: re.Pattern[str] | None
 
     def has(self, record: Record) -> bool:
-        """Whether a record has the headers, and says what is asked for."""
+        """Return whether a record passes the filter."""
         return (
             all(
                 any(name == own and value in (None, held) for own, held in record.headers)
@@ -624,7 +623,7 @@ class _Reader:
             yield from self.fetch(wait_ms=0)
 
     def fetch(self, *, wait_ms: int) -> list[_Row]:
-        """What comes next."""
+        """Fetch the next rows."""
         wanted, first = self._wanted, self._offset
         fetched = self._log.fetch(
             wanted.stream,

@@ -1,4 +1,4 @@
-"""How the commands reach a running logd, and NATS, and what they say when it is not as asked."""
+"""Connections of the commands to logd and NATS, and the fixes for their errors."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -154,7 +154,7 @@ FIXES: Final[Mapping[str, str]] = {
     "WRONG_OFFSET": "start the restore again: another restore writes the stream, too",
     "WRONG_STREAM": "see which streams store the subject: penstock logd match SUBJECT",
 }
-"""What to do about a refusal, by its code."""
+"""Fix by a refusal's code."""
 
 NOT_OPEN_FIXES: Final[Mapping[str, str]] = {
     "CORRUPT": "stop logd, then see the damage: penstock logd check DATA_DIR",
@@ -165,7 +165,7 @@ NOT_OPEN_FIXES: Final[Mapping[str, str]] = {
     "UNKNOWN_FORMAT": "start the version of Penstock that wrote it, or a later one",
     "UNAVAILABLE": "see the log of logd and its disk, then: penstock logd streams open NAME",
 }
-"""What to do about a stream whose log cannot be opened, by the cause."""
+"""Fix by the reason why a stream's log cannot be opened."""
 
 _UNKNOWN_CALLER: Final[Mapping[str, str]] = {
     "busy": "ask again later",
@@ -177,7 +177,7 @@ _UNKNOWN_CALLER: Final[Mapping[str, str]] = {
     "stale_keys": "see why logd does not reach the issuer of tokens: the log of logd",
     "unknown_key": "name the file with a key that logd knows; penstock logd keys new makes one",
 }
-"""What to do when logd does not know who asks, by the reason."""
+"""Fix by the reason of a failed authentication."""
 
 _NO_ANSWER: Final[Mapping[str, str]] = {
     "certificate": "name the authority of its certificate: --tls-ca FILE",
@@ -188,7 +188,7 @@ _NO_ANSWER: Final[Mapping[str, str]] = {
     "tls": "see the log of logd, and the files given with --tls-ca, --cert and --key",
     "unreachable": "start logd, or name its fetch address with --server",
 }
-"""What to do when logd did not answer, by the cause."""
+"""Fix by the cause of a missing answer."""
 
 
 def advice(error: LogdError) -> str:
@@ -322,10 +322,10 @@ _BESIDE_A_KEY: Final = (
 
 
 def access() -> Access:
-    """How the command that runs authenticates, as its options and the environment say.
+    """Return the credentials of the running command, by its options and the environment.
 
     Raises:
-        click.UsageError: They contradict themselves.
+        click.UsageError: The options contradict each other.
     """
     try:
         return Access(**click.get_current_context().meta.get(_GIVEN, {}))
@@ -336,14 +336,14 @@ def access() -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What commands work with; a program that runs them may give its own.
+    """Factories of the clients that commands use; a program that runs them may pass its own.
 
-    It is the object of the command's context, as click has it.
+    It is the object of the command's click context.
 
     Attributes:
-        log: Makes a client, as `LogClient`; None: what the command makes itself.
-        publisher: Makes a publisher, as `BlockingPublisher`; None: that.
-        file_bytes: Of the files of a backup, about.
+        log: Returns a client, as `LogClient`; None: the command's own.
+        publisher: Returns a publisher, as `BlockingPublisher`; None: the command's own.
+        file_bytes: Approximate bytes of each file of a backup.
     """
 
     log: Callable[..., Any] | None = None
@@ -450,10 +450,10 @@ def nats_option(function: Function) -> Function:
 
 
 def login() -> dict[str, Any]:
-    """What NATS is shown, as the command's options and the environment say. Reads files.
+    """Return nats-py's credentials, by the command's options and the environment. Reads files.
 
     Raises:
-        click.UsageError: They contradict themselves.
+        click.UsageError: The options contradict each other.
         RefusedError: `BAD_TLS_FILE`.
     """
     given = dict(click.get_current_context().meta.get(_NATS_GIVEN, {}))
@@ -525,10 +525,10 @@ def resolve(log: LogClient, stream: str, partition: int, position: Position) -> 
 
 
 def first_offset(log: LogClient, stream: str, partition: int, position: Position | None) -> int:
-    """Where reading begins; None: ten records before the end.
+    """Return the offset at which to begin; None as position: ten records before the end.
 
     Raises:
-        RefusedError: `OUT_OF_RANGE`: that offset cannot be read.
+        RefusedError: `OUT_OF_RANGE`: the offset cannot be read.
     """
     start, end = log.offsets(stream, partition)
     if position is None:

@@ -96,7 +96,7 @@ def purge(  # noqa: PLR0913 - what is to go, and how
 
 
 def _end(log: LogClient, name: str, partition: int, before: Position | None) -> tuple[int, int]:
-    """Where a partition begins, and up to where it is to go."""
+    """Return a partition's start, and the offset before which records are purged."""
     start, end = log.offsets(name, partition)
     return start, end if before is None else resolve(log, name, partition, before)
 
@@ -343,7 +343,7 @@ async def _verify(
 
 
 def _lines(name: str, verdicts: Sequence[PartitionVerdict]) -> Iterator[str]:
-    """What a verification came to, for people."""
+    """Yield the lines of a verification's result for people."""
     for verdict in verdicts:
         place = f"{name}/{verdict.partition}"
         for one in verdict.differences:
@@ -665,7 +665,7 @@ def _rows(stream: StreamInfo) -> list[tuple[object, ...]]:
 
 
 def _in_sync(part: PartitionInfo) -> str:
-    """How many replicas are in sync, and who is not."""
+    """Return the number of replicas in sync, and the names of the others."""
     missing = ",".join(node for node in part.replicas if node not in part.isr)
     counted = f"{len(part.isr)}/{len(part.replicas)}"
     return f"{counted} not {missing}" if missing else counted
@@ -725,7 +725,7 @@ def _found(log: LogClient, wanted: str | None) -> tuple[_Rows, _Rows, list[str]]
 
 
 def _concerns(streams: Sequence[str], wanted: str) -> bool:
-    """Whether a stream is among those; of one with partitions, each is named."""
+    """Return whether the stream, or a partition of it, is named."""
     return any(name == wanted or name.startswith(f"{wanted}/") for name in streams)
 
 
@@ -757,5 +757,5 @@ def _gap(gap: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _time(date: str) -> str:
-    """To the second; those that last less are told by SECONDS."""
+    """Return the date to the second."""
     return date.partition(".")[0] + "Z"

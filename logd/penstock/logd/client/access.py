@@ -1,4 +1,4 @@
-"""How a client authenticates: TLS, its certificate, and a token or an API key.
+"""Authentication of a client: TLS, its certificate, and a token or an API key.
 
 Files are read for each connection, so that what was renewed is used, and when a logd says that a
 token has expired the next connection has the new one. A token goes over TLS, or to this machine.
@@ -18,20 +18,20 @@ from penstock.logd.limits import SECRET_LENGTH_MAX
 from penstock.logd.security.tls import CertificateFiles, refuses_our_certificate
 
 PREFIX: Final = "PENSTOCK_LOGD_"
-"""Of the environment variables that `from_environment` reads."""
+"""Prefix of the environment variables that `from_environment` reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What a client shows, and whom it trusts. Nothing: it is anonymous, without TLS.
+    """Credentials of a client and the authorities that it trusts; empty: anonymous, without TLS.
 
     Attributes:
-        tls: Whether to use TLS; so it does with `ca_file` or `cert_file`.
-        ca_file: PEM; whom to trust instead of the system's authorities.
+        tls: Whether to use TLS; implied by `ca_file` or `cert_file`.
+        ca_file: PEM; trusted authorities instead of the system's.
         cert_file: PEM; the client's certificate.
         key_file: PEM; its key, if it is not in `cert_file`.
         token: A JSON Web Token, or an API key.
-        token_file: Holds one, in its only line.
+        token_file: File with the token in its only line.
     """
 
     tls: bool = False
@@ -56,10 +56,10 @@ class Access:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> "Access":
-        """As `PENSTOCK_LOGD_TLS`, `_TLS_CA`, `_CERT`, `_KEY` and `_TOKEN_FILE` say.
+        """Read `PENSTOCK_LOGD_TLS`, `_TLS_CA`, `_CERT`, `_KEY` and `_TOKEN_FILE`.
 
         Raises:
-            ValueError: They contradict themselves.
+            ValueError: They contradict each other.
         """
         found = os.environ if environ is None else environ
         return cls(
@@ -72,20 +72,18 @@ class Access:
 
     @property
     def encrypted(self) -> bool:
-        """Whether connections have TLS."""
         return self.tls or self.ca_file is not None or self.cert_file is not None
 
     @property
     def has_secret(self) -> bool:
-        """Whether there is a token to show."""
         return self.token is not None or self.token_file is not None
 
     def may_know_more(self, error: RefusedError) -> bool:
-        """Whether a new connection may succeed after a refusal: a file may hold a new token."""
+        """Return whether a new connection may succeed: the file may have a new token by then."""
         return error.code == "UNAUTHENTICATED" and self.has_secret
 
     def context(self) -> ssl.SSLContext | None:
-        """For a new connection; None: without TLS. Reads files.
+        """Return the TLS context of a new connection; None: without TLS. Reads files.
 
         Raises:
             RefusedError: `BAD_TLS_FILE`.
@@ -137,7 +135,7 @@ class Access:
 
 
 ANYBODY: Final = Access()
-"""Of a client that shows nothing."""
+"""Access of an anonymous client."""
 
 
 def in_words(error: OSError) -> str:

@@ -315,7 +315,7 @@ class AsyncLogClient:
     # Nodes.
 
     async def cluster(self) -> ClusterInfo:
-        """Which nodes there are; a single node names only itself."""
+        """Return the nodes; a single node names only itself."""
         return await self.ask(calls.cluster())
 
     async def drain_node(self, node: str, *, undo: bool = False) -> None:
@@ -371,7 +371,7 @@ class AsyncLogClient:
         return await self.ask(calls.step_down(heir))
 
     async def gaps(self, node: str | None = None) -> dict[str, Any]:
-        """What a node has missed of its subjects, and what of its logs it cannot read.
+        """Return a node's ingest gaps and the damaged ranges of its logs.
 
         `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
         `penstock.logd.api.protocol` has them.
@@ -411,7 +411,7 @@ class AsyncLogClient:
     # Reading.
 
     async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
-        """What can be read of a partition now."""
+        """Return the readable offsets of a partition."""
         return await self.ask(calls.offsets(stream, partition))
 
     async def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:

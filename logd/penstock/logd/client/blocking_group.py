@@ -24,7 +24,7 @@ from penstock.logd.metadata.records import GroupPartition
 Answer = TypeVar("Answer")
 
 Positions = Callable[[GroupPartition], int | None]
-"""Where a consumer's own store has it go on in a partition; None: the store knows nothing of it."""
+"""Function from a partition to the next offset by the consumer's own store; None: unknown."""
 
 _REPORT_NS: Final = 200_000_000
 """Between two words to the loop about what the caller's thread is done with."""

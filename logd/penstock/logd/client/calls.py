@@ -74,7 +74,7 @@ class Call(Generic[Answer_co]):
     upload: bytes = b""
 
     def answer(self, header: Document, payload: memoryview, where: str) -> Answer_co:
-        """What a response says.
+        """Read a response.
 
         Raises:
             CorruptError: It is no answer to this request.
@@ -150,7 +150,7 @@ def describe(
 
 
 def cluster() -> Call[ClusterInfo]:
-    """Which nodes there are."""
+    """Return the call for the nodes."""
     return make(operations.Cluster(), lambda header, _: cluster_info(header))
 
 
@@ -208,7 +208,7 @@ def step_down(heir: str | None) -> Call[str]:
 
 
 def gaps(node: str | None) -> Call[Document]:
-    """What a node has missed, and cannot read."""
+    """Return the call for a node's ingest gaps and damaged ranges."""
     return make(operations.Gaps(), lambda header, _: header, node=node)
 
 
@@ -239,7 +239,7 @@ def delete_stream(name: str) -> Call[None]:
 
 
 def offsets(stream: str, partition: int) -> Call[OffsetRange]:
-    """What can be read of a partition now."""
+    """Return the call for the readable offsets of a partition."""
     request = operations.Offsets(stream=stream, partition=partition, at="latest")
     return make(request, lambda header, _: _range(header))
 
@@ -273,7 +273,7 @@ def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
 
 
 def verify(request: operations.Verify, *, node: str | None) -> Call[HeldRange]:
-    """What a node holds of a range of offsets; without a name, the one that is asked."""
+    """Return the call for a node's records in a range; without a node, of the asked one."""
 
     def read(header: Document, payload: memoryview) -> HeldRange:
         return HeldRange(
@@ -387,13 +387,13 @@ class AclPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the rules say of somebody.
+    """A decision of the rules.
 
     Attributes:
-        principal: Whom; empty: the caller itself.
-        allowed: What the rules say.
+        principal: The principal; empty: the caller itself.
+        allowed: The decision.
         rule: The id of the rule that decided; None: none did.
-        enabled: Whether the rules are in force; if not, everybody may do everything.
+        enabled: Whether the rules are in force; if not, every caller may do everything.
     """
 
     principal: str
@@ -441,7 +441,7 @@ def delete_acls(ids: Sequence[str], based_on: int | None = None) -> Call[bool]:
 def judge(
     action: str, resource: str, *, principal: str | None = None, groups: Sequence[str] = ()
 ) -> Call[Verdict]:
-    """What the rules say of somebody, or of the caller."""
+    """Return the call for the rules' decision on a principal, or on the caller."""
     request = operations.TestAcl(
         action=Action(action), resource=resource, principal=principal, groups=list(groups)
     )
@@ -449,7 +449,7 @@ def judge(
 
 
 def who_can(action: str, resource: str) -> Call[list[Verdict]]:
-    """What the rules say of everybody they name."""
+    """Return the call for the rules' decision on every principal that they name."""
 
     def read(header: Document, _: memoryview) -> list[Verdict]:
         enabled = header.get("enabled", True)

@@ -303,7 +303,7 @@ class LogClient:
     # Nodes.
 
     def cluster(self) -> ClusterInfo:
-        """Which nodes there are; a single node names only itself."""
+        """Return the nodes; a single node names only itself."""
         return self.ask(calls.cluster())
 
     def drain_node(self, node: str, *, undo: bool = False) -> None:
@@ -357,7 +357,7 @@ class LogClient:
         return self.ask(calls.step_down(heir))
 
     def gaps(self, node: str | None = None) -> dict[str, Any]:
-        """What a node has missed of its subjects, and what of its logs it cannot read.
+        """Return a node's ingest gaps and the damaged ranges of its logs.
 
         `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
         `penstock.logd.api.protocol` has them.
@@ -397,7 +397,7 @@ class LogClient:
     # Reading.
 
     def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
-        """What can be read of a partition now."""
+        """Return the readable offsets of a partition."""
         return self.ask(calls.offsets(stream, partition))
 
     def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:

@@ -38,7 +38,7 @@ class ResponseDecoder:
         self._header: Document | None = None
 
     def room(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the memory for the next bytes; never empty."""
         return self._view[self._filled :]
 
     def filled(self, count: int) -> Response | None:

@@ -29,7 +29,7 @@ Position = int | End | datetime
 """An offset, an end of the log, or the first record at or after a time (with its zone)."""
 
 OutOfRange = Literal["raise", "earliest", "latest"]
-"""What an endless read does when its offset is gone: raise the refusal, or go on from an end."""
+"""Action of an endless read when its offset is gone: raise the refusal, or go on from an end."""
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames asked for at a time, where the caller does not say."""
@@ -45,23 +45,23 @@ _BUSY: Final = frozenset({"TOO_MANY_CONNECTIONS", "TOO_MANY_REQUESTS", "UNAVAILA
 """Refusals that pass; anything else would be refused again."""
 
 _TIME_NS_MAX: Final = (1 << 63) - 1
-"""What a request can say: dates from 1678 to 2261. No record is beyond them."""
+"""Maximum nanoseconds in a request: dates from 1678 to 2261. No record is beyond them."""
 
 Rows = tuple[FrameHeader, pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """How to read on and on.
+    """Options of an endless read.
 
     Attributes:
-        partition: Of the stream.
+        partition: The stream's partition.
         subject: A filter; records on other subjects are left out.
         out_of_range: What to do when the next offset cannot be read any more.
-        incarnation: Of the stream, when the position is only good for that one.
-        retry_s: Seconds that logd may be away at a time; None: for ever.
-        bytes_max: Of frames, asked for at a time.
-        wait_s: How long the server may wait for records before it answers that there are none.
+        incarnation: Incarnation of the stream to which the position belongs; None: any.
+        retry_s: Seconds that logd may be away at a time; None: unlimited.
+        bytes_max: Bytes of frames requested at a time.
+        wait_s: Seconds that the server may wait for records before an empty answer.
     """
 
     partition: int = 0
@@ -102,7 +102,7 @@ class Following:
         self._options = options
 
     def next_call(self) -> Call[int | Fetched]:
-        """What to ask the server now."""
+        """Return the next call."""
         options = self._options
         if self.offset < 0:
             return calls.offset_at(self.stream, options.partition, position_request(self._start))
@@ -163,13 +163,13 @@ class Following:
 
 
 class Patience:
-    """How long to wait for a server that is away: doubling pauses with jitter, up to a deadline.
+    """Backoff towards an absent server: doubling pauses with jitter, up to a deadline.
 
     Args:
-        retry_s: Seconds from the first failure on; None: for ever.
-        rng: For the jitter.
-        pause_max_s: Seconds of the longest pause.
-        pause_first_s: Seconds of the first.
+        retry_s: Seconds from the first failure on; None: unlimited.
+        rng: Source of the jitter.
+        pause_max_s: Maximum seconds of a pause.
+        pause_first_s: Seconds of the first pause.
     """
 
     def __init__(
@@ -214,12 +214,12 @@ class Patience:
 
 
 def passes(error: RefusedError) -> bool:
-    """Whether a refusal is one for now: what was asked may be asked again."""
+    """Return whether a refusal may pass, so that the call may be repeated."""
     return error.code in _BUSY
 
 
 def position_request(start: Position) -> End | int:
-    """Where a reading begins, as a request for offsets names it; not for an offset itself."""
+    """Return the request for the offset of a position that is not an offset itself."""
     if isinstance(start, datetime):
         since = start - datetime(1970, 1, 1, tzinfo=UTC)
         time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1000
@@ -231,7 +231,7 @@ def position_request(start: Position) -> End | int:
 Item = TypeVar("Item")
 
 Explode = Callable[[Rows], Iterator[tuple[Item, int, int]]]
-"""From a frame's rows to what a consumer is given: item, offset after it, records in it."""
+"""Function from a frame's rows to items, each with the offset after it and its records."""
 
 _RETRY_NS: Final = 1_000_000_000
 """Between two tries to commit while logd is away."""
@@ -239,11 +239,11 @@ _RETRY_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPolicy:
-    """When to commit while reading; with neither, only when the reading is closed.
+    """Policy of commits while reading; with neither, only a close commits.
 
     Attributes:
-        records: After so many records.
-        seconds: So long after the first record that is not committed.
+        records: Number of records after which to commit.
+        seconds: Seconds after the first uncommitted record.
     """
 
     records: int | None = None
@@ -284,7 +284,7 @@ class Committing:
             self.done(next_offset, 0, now_ns)
 
     def due(self, now_ns: int) -> Cursor | None:
-        """What to commit now."""
+        """Return the cursor to commit now; None: none is due."""
         if self._since_ns is None or now_ns < self._not_before_ns:
             return None
         records, seconds = self._policy.records, self._policy.seconds
@@ -293,16 +293,16 @@ class Committing:
         return self._position if by_count or by_time else None
 
     def pending(self) -> Cursor | None:
-        """What is done with and not committed."""
+        """Return the cursor of what was processed and not committed; None: nothing."""
         return None if self._since_ns is None else self._position
 
     def committed(self) -> None:
-        """What was due or pending is committed."""
+        """Note that the due or pending cursor is committed."""
         self._count = 0
         self._since_ns = None
 
     def postponed(self, now_ns: int) -> None:
-        """What is due could not be committed, for logd is away; it is tried again in a second."""
+        """Note that logd was away for a commit, which is tried again in a second."""
         self._not_before_ns = now_ns + _RETRY_NS
 
 
@@ -313,14 +313,14 @@ def begin(
     start: Position,
     options: FollowOptions,
 ) -> tuple[Position, FollowOptions, Cursor]:
-    """Where a consumer begins to read, bound to the stream as it is now.
+    """Return where a consumer begins, bound to the current incarnation of the stream.
 
     Args:
         wanted: The consumer, stream and partition.
-        found: What is committed.
-        info: Of the stream.
-        start: For when nothing is.
-        options: Of the reading.
+        found: The committed cursor; None: there is none.
+        info: The stream.
+        start: Position for a consumer without a cursor.
+        options: Options of the reading.
 
     Raises:
         RefusedError: `STREAM_RECREATED`: the cursor is of an earlier stream of the name.

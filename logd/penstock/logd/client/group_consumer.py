@@ -59,18 +59,18 @@ DEFAULT_POLICY: Final = CommitPolicy(records=1000, seconds=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """How a member of a consumer group reads.
+    """Options of a member of a consumer group.
 
     Attributes:
-        session_s: Not heard for so long, it reads nothing any more; a little later its partitions
-            go to others. 1 to 300.
-        start: Where to begin in a partition of which nobody has committed anything yet.
-        commit: When what is done with is committed, which it also is before a partition is let go
-            of and when the consumer is closed; None: only by `commit`.
+        session_s: Seconds without an answered heartbeat after which it stops reading; a little
+            later its partitions go to others. 1 to 300.
+        start: Position in a partition without a committed cursor.
+        commit: When processed records are committed, which also happens before a partition is
+            released and when the consumer is closed; None: only by `commit`.
         subject: A filter; records on other subjects are left out.
         out_of_range: What to do when the next offset of a partition cannot be read any more.
-        bytes_max: Of frames, asked for at a time from each partition.
-        name: What the member's id begins with, for people to know it.
+        bytes_max: Bytes of frames requested at a time from each partition.
+        name: Prefix of the member's id, for people to recognise it.
     """
 
     session_s: float = 10.0
@@ -151,15 +151,15 @@ class PartitionConsumer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something is done with and not committed."""
+        """True if records are processed and not committed."""
         return self.committing is not None and self.committing.pending() is not None
 
 
 class RecordBuffer:
-    """What a consumer has in hand: rows of one partition, of which it is given one after another.
+    """Buffered rows of one partition, which are returned one after another.
 
     Attributes:
-        reading: Of what; None: nothing.
+        reading: The partition's reader; None: the buffer is empty.
     """
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class RecordBuffer:
             self._done, self._given = (self._given[0], count), None
 
     def progress(self) -> tuple[PartitionConsumer, int, int] | None:
-        """What is done with since this was asked last: offset after it, and how many."""
+        """Return what was processed since the last call: reader, offset after it, count."""
         if self.reading is None or self._done is None:
             return None
         done, self._done = self._done, None
@@ -229,7 +229,7 @@ _GONE: Final = frozenset({"FENCED", "STREAM_RECREATED", "UNKNOWN_STREAM", "UNKNO
 
 
 class GroupCalls(Protocol):
-    """What a member asks of a logd: a client for an event loop, or a test's."""
+    """Calls of a member to logd: by a client for an event loop, or a test's fake."""
 
     async def ask(self, call: calls.Call[Answer]) -> Answer:
         """Make a call of `penstock.logd.client.calls`."""
@@ -298,13 +298,13 @@ class Membership:
         self._spawn(self._run())
 
     def may_read(self, reading: PartitionConsumer) -> bool:
-        """Whether what was read of it may still be handed out."""
+        """Return whether buffered records of a partition may still be returned."""
         partition = reading.partition
         current = self._readings.get(partition) is reading
         return current and not reading.revoked and partition in self._member.reading(boot_ns())
 
     def held(self) -> list[GroupPartition]:
-        """What may be read now."""
+        """Return the partitions that may be read now, sorted."""
         return sorted(self._member.reading(boot_ns()))
 
     async def take(self) -> tuple[PartitionConsumer, Rows | None]:
@@ -494,7 +494,7 @@ class Membership:
             self._arrived.put_nowait((reading, error))
 
     async def _claim(self, reading: PartitionConsumer) -> int:
-        """Where the group has come, with commits of those before shut out."""
+        """Return the group's position; commits of earlier owners are refused from now on."""
         partition = reading.partition
         found = await self._insist(
             lambda: self._client.get_cursor(self.group, partition.stream, partition.partition)
@@ -611,7 +611,7 @@ Item = TypeVar("Item", GroupRecord, GroupRows)
 
 
 AsyncPositions = Callable[[GroupPartition], Awaitable[int | None]]
-"""Where a consumer's own store has it go on in a partition; None: the store knows nothing of it."""
+"""Async function from a partition to the next offset by the consumer's own store; None: unknown."""
 
 
 class AsyncGroupConsumer:
@@ -664,7 +664,6 @@ class AsyncGroupConsumer:
         return self.membership.id
 
     def partitions(self) -> list[GroupPartition]:
-        """What it may be reading now."""
         return self.membership.held()
 
     def __aiter__(self) -> AsyncIterator[GroupRecord]:
@@ -688,7 +687,7 @@ class AsyncGroupConsumer:
         return await self._next(self.hand.record)
 
     async def rows(self) -> GroupRows:
-        """As `record`, all the rows of a frame."""
+        """Return all rows of a frame; see `record`."""
         return await self._next(self.hand.rows)
 
     async def commit(self) -> None:
@@ -725,7 +724,7 @@ class AsyncGroupConsumer:
         return None
 
     def pick(self, give: Callable[[], Item | None]) -> Item | None:
-        """What is to be given of what is in hand, while it may be."""
+        """Return the next buffered item, while its partition may be read."""
         reading = self.hand.reading
         if reading is None or not self.membership.may_read(reading):
             return None

@@ -1,4 +1,4 @@
-"""What a logd answers, as the client's callers see it."""
+"""Answers of logd, in the form that the client's callers get."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -29,22 +29,22 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionInfo:
-    """Where one partition stands, and who has it.
+    """The offsets of one partition, and its replicas.
 
     Attributes:
         start_offset: The first record that can be read.
         high_watermark: The last record that can be read; -1 when there is none.
-        end_offset: The next one to be written.
+        end_offset: The next offset to be written.
         epoch: The leader epoch.
-        size_bytes: Of its frames on disk.
+        size_bytes: Bytes of its frames on disk.
         leader: The node that orders its records; None: no node may, at present.
         leader_epoch: Rises with each change of the leader.
         replicas: The nodes that have it; the first one leads if it can.
-        isr: Those of them that have every record that can be read.
+        isr: The replicas that have every record that can be read.
         observers: Further nodes with a copy.
-        target: The nodes that a move under way ends with; None: there is none.
+        target: The nodes that the current move ends with; None: there is none.
         unclean_elections: How often a replica was elected that lacked acked records.
-        damaged_offsets: Of its offsets those known to be damaged at its leader.
+        damaged_offsets: Number of offsets known to be damaged at its leader.
     """
 
     partition: int
@@ -64,20 +64,19 @@ class PartitionInfo:
 
     @property
     def is_known(self) -> bool:
-        """Whether a node that has it was asked; if not, what only that node knows is -1."""
+        """True if a node with the partition was asked; if not, its own facts are -1."""
         return self.start_offset >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elected:
-    """What an operator's election came to.
+    """The result of an operator's election.
 
     Attributes:
-        leader: Who was elected.
-        end_offset: Where its log ended; None: not known.
-        known_end: Where the longest log of those that were in sync ended when they were last heard;
-            None: the controller has not heard them.
-        unclean_elections: Of the partition, so far.
+        leader: The elected node.
+        end_offset: The end of its log; None: unknown.
+        known_end: The last reported end of the longest log that was in sync; None: no report.
+        unclean_elections: Unclean elections of the partition so far.
     """
 
     leader: str
@@ -87,7 +86,7 @@ class Elected:
 
     @property
     def lost_max(self) -> int | None:
-        """How many records are lost, at most; None: nobody here knows."""
+        """Maximum number of lost records; None: unknown."""
         if self.end_offset is None or self.known_end is None:
             return None
         return max(0, self.known_end - self.end_offset)
@@ -162,19 +161,19 @@ class NodeInfo:
 
     @property
     def is_member(self) -> bool:
-        """Whether it has not been removed."""
+        """True unless it has been removed."""
         return self.state != "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """Which nodes there are.
+    """The nodes of a cluster.
 
     Attributes:
-        name: Of the cluster; None: a single node.
-        controller: The node that decides; None: none does, at present.
-        node: Which node says so.
-        nodes: By name, those that were removed too.
+        name: The cluster's name; None: a single node.
+        controller: The controller; None: there is none at present.
+        node: The node that answered.
+        nodes: All nodes by name, removed ones too.
     """
 
     name: str | None
@@ -220,18 +219,18 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRange:
-    """What a node holds of a range of a partition's offsets.
+    """A node's records in a range of a partition's offsets.
 
     Attributes:
-        start_offset: The first record that the node can be read from.
-        high_watermark: The last one that it knows to be committed; -1: none.
-        first: Where the range begins that was read.
-        next_offset: Where it ends.
-        size_bytes: Of the frames that were read.
-        checksum: Of the records and their offsets; empty: there are none.
-        damaged: Ranges [first, upto) of which the frames are damaged.
-        missing: Ranges [first, upto) that no frame stands for.
-        checksums: Of each record, if they were asked for.
+        start_offset: The first record that can be read at the node.
+        high_watermark: The last record that it knows to be committed; -1: none.
+        first: First offset of the range that was read.
+        next_offset: End of that range, exclusive.
+        size_bytes: Bytes of the frames that were read.
+        checksum: Checksum of the records and their offsets; empty: there are none.
+        damaged: Ranges [first, upto) whose frames are damaged.
+        missing: Ranges [first, upto) without a frame.
+        checksums: Checksum of each record, if requested.
     """
 
     start_offset: int
@@ -248,14 +247,14 @@ class HeldRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """How far a consumer has come in a partition.
+    """A consumer's position in a partition.
 
     Attributes:
-        offset: Of the next record it wants.
-        incarnation: Of the stream it was committed for.
-        current: Whether that stream still exists; if not, the offset means nothing any more.
-        epoch: In which the partition was granted to the member of a group that committed; 0: it is
-            no group's.
+        offset: The next record to be read.
+        incarnation: The incarnation of the stream it was committed for.
+        current: Whether that stream still exists; if not, the offset is meaningless.
+        epoch: The epoch in which the group granted the partition to the committing member; 0: it
+            is no group's.
     """
 
     consumer: str
@@ -283,12 +282,12 @@ class GroupMemberInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPartitionInfo:
-    """Who of a group reads a partition.
+    """The reader of a partition within a group.
 
     Attributes:
-        member: Who may be reading it; None: nobody.
-        wanted: Who is to read it; another than `member` while that one has not let go of it.
-        epoch: Of the grant to `member`.
+        member: The member that may be reading it; None: none.
+        wanted: The member that is to read it; another than `member` until that one releases it.
+        epoch: The epoch of the grant to `member`.
     """
 
     stream: str
@@ -408,6 +407,6 @@ def _number_of(document: dict[str, Any], name: str) -> int:
 
 
 def _known(kind: type[Info], document: dict[str, Any]) -> Info:
-    """What is known of a document; later versions of logd may say more."""
+    """Read the known fields of a document; later versions of logd may send more."""
     known = {item.name for item in fields(kind)}
     return kind(**{key: value for key, value in document.items() if key in known})

@@ -1,4 +1,4 @@
-"""Which node a client's calls go to, and where else when they fail there. No I/O.
+"""The node that a client's call goes to, and the next one where it fails. No I/O.
 
 A client takes the first of its addresses that answers. After the first answer it asks once which
 nodes there are. A single node names no cluster, and the client stays with it. In a
@@ -27,7 +27,7 @@ from penstock.logd.client.models import ClusterInfo, Described
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError, UnsettledError
 
 Prefer = Literal["leader", "replica"]
-"""Who is to answer fetches: a partition's leader, or another node with a copy if there is one: a
+"""Node that answers fetches: a partition's leader, or another node with a copy if there is one: a
 replica in sync, or an observer."""
 
 CONNECT_S: Final = 2.0
@@ -39,14 +39,14 @@ REPLICA_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class NextAction:
-    """What to do next.
+    """The next action of a call.
 
     Attributes:
-        address: Whom to ask.
-        call: What.
+        address: Address to call.
+        call: The call.
         pause_s: Seconds to wait before.
-        connect_s: Seconds to wait for a connection.
-        replica: Whether the one asked need not lead.
+        connect_s: Maximum seconds to wait for a connection.
+        replica: Whether the node need not lead.
     """
 
     address: str
@@ -62,20 +62,20 @@ class NextAction:
 
 
 class MetadataCache:
-    """What one client knows of where to go.
+    """One client's knowledge of nodes and leaders.
 
     Args:
         server: Addresses, each ``HOST:PORT``, joined by commas.
-        prefer: Who is to answer fetches.
-        rack: With `replica`, one in this rack if there is one.
-        timeout_s: Seconds for each call, beyond what the server may wait on purpose.
-        rng: Which replica, and the jitter of pauses.
+        prefer: Node that answers fetches.
+        rack: Preferred rack with `replica`.
+        timeout_s: Seconds for each call, beyond the server's deliberate wait.
+        rng: Chooses replicas, and the jitter of pauses.
 
     Attributes:
-        timeout_s, rng: As given.
+        timeout_s, rng: The arguments.
 
     Raises:
-        ValueError: An address is none.
+        ValueError: An address is malformed.
     """
 
     def __init__(
@@ -97,18 +97,18 @@ class MetadataCache:
 
     @property
     def home(self) -> str:
-        """Where to ask what anyone can answer."""
+        """Address for calls that any node answers."""
         return self._known[0]
 
     @property
     def is_clustered(self) -> bool:
-        """Whether there are other nodes to go to, as far as is known."""
+        """True if other nodes are known."""
         return self._cluster is not None and self._cluster.name is not None
 
     # What a course asks.
 
     def questions(self, call: Call[Any], *, replica: bool, now_ns: int) -> list[Call[Any]]:
-        """What to ask before a call; one course asks who there is, and all that name a node."""
+        """Return the metadata lookups that a call needs first."""
         to = call.to
         if isinstance(to, ToNode) and self._cluster is None:
             self._asked = True
@@ -141,11 +141,10 @@ class MetadataCache:
         return NextAction(address or self.home, call, pause_s, connect_s, replica)
 
     def may_use_replica(self, call: Call[Any]) -> bool:
-        """Whether a call is better answered by one that does not lead."""
+        """Return whether a replica should answer the call."""
         return self._prefer == "replica" and call.spread
 
     def count(self) -> int:
-        """How many addresses are known."""
         return len(self._known)
 
     # What a course has learned.
@@ -204,11 +203,11 @@ class MetadataCache:
             self._known.append(address)
 
     def not_learned(self) -> None:
-        """Who there is could not be asked; another course will."""
+        """Note that a metadata lookup failed, so that another call repeats it."""
         self._asked = self.is_clustered
 
     def _address_of(self, node: str) -> str | None:
-        """Where a node was reached, or else where it says it is."""
+        """Return the address at which a node was reached, else the one that it advertises."""
         nodes = () if self._cluster is None else self._cluster.nodes
         says = next((found.fetch for found in nodes if found.node == node), "")
         return self._reached.get(node) or says or None
@@ -233,12 +232,12 @@ _NOT_THERE: Final = frozenset({"OUT_OF_RANGE", "RECORDS_LOST", "CORRUPT"})
 
 
 class CallAttempt:
-    """From a call's beginning to its answer.
+    """One call, from its beginning to its answer.
 
     Args:
-        router: Of the client.
-        call: What is asked.
-        now_ns: When it begins; monotonic.
+        router: The client's metadata.
+        call: The call.
+        now_ns: Monotonic time of its beginning.
     """
 
     def __init__(self, router: MetadataCache, call: Call[Any], now_ns: int) -> None:
@@ -256,10 +255,10 @@ class CallAttempt:
         self._rounds = 2  # of questions before the call: who there is, and who has the partition
 
     def step(self, now_ns: int) -> NextAction:
-        """What to do next.
+        """Return the next action.
 
         Raises:
-            RefusedError: `UNKNOWN_NODE`: the call is for one whose address nobody knows.
+            RefusedError: `UNKNOWN_NODE`: the address of the node is unknown.
         """
         pause_s, self._pause_s = self._pause_s, 0.0
         if not self._questions and self._rounds:
@@ -370,7 +369,7 @@ class CallAttempt:
                 self._questions.append(calls.describe(self._call.to.stream))
 
     def _is_ahead(self, error: RefusedError) -> bool:
-        """Whether an offset is one that a new leader has and does not know to be committed yet."""
+        """Return whether a new leader has the offset and does not know yet that it is committed."""
         if error.code != "OUT_OF_RANGE":
             return False
         offset = self._call.request.get("offset", 0)

@@ -38,7 +38,7 @@ _OF_ONE_NODE: Final = frozenset(
 
 
 class Kind(StrEnum):
-    """What is wrong with a range of offsets at a node."""
+    """Kind of a difference in a range of offsets at a node."""
 
     DAMAGED = "damaged"
     """Its frames cannot be read: a CRC does not match, or the file is shorter than it was."""
@@ -60,17 +60,17 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionVerdict:
-    """What a verification of a partition came to.
+    """The result of a partition's verification.
 
     Attributes:
-        first: Where the range begins that was compared.
-        upto: Where it ends.
-        records: In it, at the node that has most.
-        size_bytes: Of the frames that were read, at the node that has most.
-        nodes: That were asked to the end.
-        unasked: Why others could not be asked.
-        differences: In order of offsets.
-        complete: Whether it did not end early, for there were too many differences.
+        first: First offset of the range that was compared.
+        upto: End of the range, exclusive.
+        records: Records in it, at the node that has most.
+        size_bytes: Bytes of the frames that were read, at the node that has most.
+        nodes: The nodes that were compared to the end.
+        unasked: Why other nodes could not be asked, by node.
+        differences: Differences in order of offsets.
+        complete: False if it ended early, after too many differences.
     """
 
     partition: int
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def waits(self) -> bool:
-        """Whether records are absent of which nobody has seen a later one of the same key."""
+        """True while records are missing for which no later one of the same key was seen."""
         return bool(self._absent)
 
     def take(self, held: dict[str, HeldRange]) -> bool:
@@ -267,7 +267,7 @@ class PartitionVerifier:
     async def _equally_far(
         self, position: int, end: int, *, records: bool = False
     ) -> dict[str, HeldRange]:
-        """What all nodes hold from an offset on, up to where the first of them stops."""
+        """Return the records of all nodes from an offset up to where the first of them stops."""
         until = monotonic_ns() + round(_BEHIND_S * 1e9)
         while True:
             held = await self._ask(position, end, records=records)
@@ -303,7 +303,7 @@ class PartitionVerifier:
         records: bool = False,
         nodes: Sequence[str] | None = None,
     ) -> dict[str, HeldRange]:
-        """What nodes hold; who cannot be asked is asked no more."""
+        """Return the records of nodes; a node that cannot be asked is left out from now on."""
         asked = list(self._nodes if nodes is None else nodes)
         request = Verify(
             stream=self._stream,
@@ -345,6 +345,6 @@ class PartitionVerifier:
             await asyncio.sleep(left_ns / 1e9)
 
     def _spend(self, size: int) -> None:
-        """So many bytes were read of each node: no more are before their time is over."""
+        """Note that bytes were read at each node, and delay the next read by the rate."""
         if self._rate is not None:
             self._free_ns = max(self._free_ns, monotonic_ns()) + size * 1_000_000_000 // self._rate

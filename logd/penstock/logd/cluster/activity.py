@@ -30,12 +30,12 @@ _ASK_S: Final = 10.0
 
 
 class ClusterActivity:
-    """As `penstock.logd.activity.Sink`.
+    """The activity stream of a cluster; see `penstock.logd.activity.Sink`.
 
     Args:
-        replicas: Of this node.
-        decisions: The way to the controller.
-        config: Of the stream, as it is made with the first event.
+        replicas: The node's replicas.
+        decisions: The client of the controller.
+        config: The stream's configuration, created with the first event.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ _NOWHERE: Final = "127.0.0.1:0"
 
 
 class AdvertiseSettings(_Settings):
-    """How others reach this node, where that is not as it listens."""
+    """Addresses at which others reach this node, where they differ from those it listens at."""
 
     peer: HostPort | None = None
     fetch: HostPort | None = None
@@ -110,7 +110,7 @@ class ClusterSection(_Settings):
 
     @classmethod
     def alone(cls, node: str) -> Self:
-        """Of a cluster that is this node, and that no other one can reach."""
+        """Return the section of a cluster that is this node alone, which no other can reach."""
         return cls(
             name=LONE_CLUSTER,
             founders={node: _NOWHERE},
@@ -119,12 +119,11 @@ class ClusterSection(_Settings):
         )
 
     def reached(self, node: str, fetch: str) -> dict[str, str]:
-        """How nodes and readers reach a node of this name that listens for readers at `fetch`."""
+        """Return the addresses of a node of this name that listens for readers at `fetch`."""
         own = self.founders.get(node, self.peer)
         return {"peer": self.advertise.peer or own, "fetch": self.advertise.fetch or fetch}
 
     def timing(self) -> Timing:
-        """Of heartbeats and leases."""
         return Timing(heartbeat_interval_ms=self.heartbeat_ms, lease_ms=self.lease_ms)
 
     def replication(self) -> ReplicationSettings:

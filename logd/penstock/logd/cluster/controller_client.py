@@ -1,4 +1,4 @@
-"""What is asked of the controller itself, for only it knows which nodes are there.
+"""Calls to the controller, which alone knows the live nodes.
 
 Any node may be asked; it hands the question to the one that leads the metadata group.
 """
@@ -244,7 +244,7 @@ class ControllerClient:
 
 
 _REPLICAS: Final = 3
-"""Of a stream that does not say how many; fewer in a smaller cluster."""
+"""Default number of replicas; a smaller cluster has fewer."""
 
 _GONE_S: Final = 5.0
 """Seconds for nodes to remove the data of a stream that was deleted, before its name is free. Those

@@ -32,12 +32,12 @@ _PLACE: Final = PartitionKey(CURSORS_STREAM.name, 0)
 
 
 class ClusterCursors:
-    """Where consumers' cursors are kept. Used on the event loop.
+    """Cursors of consumers. Used on the event loop.
 
     Args:
-        replicas: Of this node.
-        decisions: The way to the controller.
-        max_cursors: At a time.
+        replicas: The node's replicas.
+        decisions: The client of the controller.
+        max_cursors: Maximum number of cursors.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ClusterCursors:
 
 
 class _LedHere:
-    """As `penstock.logd.partition.cursors.CursorStreams`, on the node that leads them."""
+    """Cursor streams on the node that leads them; see `penstock.logd.partition.cursors`."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
@@ -157,7 +157,7 @@ class _LedHere:
         return replica.partition
 
     def extent(self, stream: str, number: int) -> Extent:
-        """As `CursorStreams`; where a log ends only its leader knows."""
+        """Return a partition's offsets, which only the leader's node knows."""
         incarnation = self.incarnation(stream, number)
         if incarnation is None:
             known = self._replicas.cluster.group.state.knows(stream)
@@ -174,5 +174,5 @@ class _LedHere:
         return None if found is None else found[0].incarnation
 
     async def create(self, config: StreamConfig) -> tuple[Partition, bool]:
-        """As `CursorStreams`; it is there."""
+        """Return the cursor stream, which exists."""
         return self.partition(config.name), False

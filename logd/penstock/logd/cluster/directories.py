@@ -1,4 +1,4 @@
-"""What a node holds of a cluster's streams on its disk.
+"""Directories of a cluster's streams on a node's disk.
 
     <data_dir>/streams/<name>-<incarnation>/<n>   the log of partition n
     <data_dir>/held/<name>-<incarnation>-<n>      it was made here: it must be there

@@ -79,10 +79,10 @@ class ClusterAccess:
 
     @property
     def table(self) -> AccessTable:
-        """What holds now; nobody else changes it.
+        """The rules and quotas in force; only this node's state changes them.
 
         Raises:
-            NotReadyError: This node does not know yet.
+            NotReadyError: This node does not know them yet.
         """
         if not self._replicas.ready:
             raise NotReadyError("this node does not know yet who may do what")
@@ -115,12 +115,12 @@ _LEAVE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
-    """For metrics.
+    """Figures of consumer groups for metrics.
 
     Attributes:
-        groups: Those with members, as this node knows them.
-        members: Of all of them.
-        counts: What this node did as their coordinator.
+        groups: Number of groups with members, as this node knows them.
+        members: Number of members of all groups.
+        counts: Counters of this node as their coordinator.
     """
 
     groups: int = 0
@@ -174,7 +174,6 @@ class ClusterGroups:
         return [_describe(found[group])]
 
     def figures(self) -> GroupFigures:
-        """How many there are."""
         groups = list(self._node.group.state.groups.values())
         counts = self._node.controlling.coordinating.coordinator.counts
         return GroupFigures(
@@ -222,7 +221,7 @@ def describe_node(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict[str,
 
 
 def _unclean_elections(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict[str, int]:
-    """Of the partitions here, those that were ever led by a replica that lacked records."""
+    """Return the number of unclean elections, by label of the partitions here that had any."""
     found = ((replica, node.group.state.partition(replica.place)) for replica in replicas)
     counts = {
         replica.partition.label: known[1].unclean_elections for replica, known in found if known
@@ -396,12 +395,12 @@ class ClusterEngine:
 
     @property
     def endpoint(self) -> PeerServer:
-        """Where other nodes dial this one."""
+        """Listener for other nodes."""
         return self._node.endpoint
 
     @property
     def subscription_manager(self) -> SubscriptionManager:
-        """Which partitions are on their subjects."""
+        """Manager of the subscriptions of this node's partitions."""
         return self._replicas.subscription_manager
 
     @property
@@ -642,7 +641,7 @@ def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
 
 
 def _alone(section: ClusterSection, node: NodeId) -> RaftConfig:
-    """Of a group of one, in which nobody waits for a heartbeat."""
+    """Return the Raft settings of a group of one, which waits for no heartbeat."""
     return RaftConfig(
         node=node,
         group=section.name,

@@ -63,14 +63,14 @@ def check_adopted(state: ClusterState) -> None:
 
 
 class Adoption:
-    """Of one node. Used on the event loop.
+    """Import of the streams of a standalone node. Used on the event loop.
 
     Args:
-        replica_directories: What is on its disk.
+        replica_directories: The node's directories.
 
     Attributes:
-        pending: Whether there is something to take over.
-        problems: Why which streams were not taken over.
+        pending: Whether there is something to import.
+        problems: Why streams were not imported, by name.
     """
 
     def __init__(self, replica_directories: ReplicaDirectories) -> None:
@@ -172,7 +172,7 @@ class State(Protocol):
 
 
 class Group(Protocol):
-    """What applies commands."""
+    """The group that applies commands."""
 
     @property
     def state(self) -> State: ...
@@ -185,13 +185,13 @@ class Group(Protocol):
 
 
 class AccessAdoption:
-    """Of one node. Used on the event loop.
+    """Import of the rules and quotas of a standalone node. Used on the event loop.
 
     Args:
-        data_dir: Of the node.
+        data_dir: The node's data directory.
 
     Attributes:
-        problem: Why there are rules that nobody follows; empty when there are none.
+        problem: Why there are rules that are not in force; empty when there are none.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -221,7 +221,7 @@ class AccessAdoption:
             _log.info("rules adopted", rules=len(own.rules), quotas=len(own.quotas))
 
     async def _next(self, group: Group, own: AccessTable) -> AccessCommand | None:
-        """What is to be done next; None: nothing more, or it must not be done."""
+        """Return the next command; None: the import is complete, or refused."""
         await group.catch_up()
         present = group.state.access
         foreign = present.rules.keys() - own.rules.keys() or [

@@ -39,14 +39,14 @@ OnApplied: TypeAlias = Callable[[Command, Result], None]
 
 
 class ClusterMachine:
-    """As `penstock.logd.raft.node.StateMachine`.
+    """The cluster's state machine; see `penstock.logd.raft.node.StateMachine`.
 
     Args:
-        on_applied: Told each command and what came of it, after the state has changed.
-        on_restored: Told that the whole state is another one.
+        on_applied: Called with each command and its result, after the state has changed.
+        on_restored: Called when a snapshot has replaced the whole state.
 
     Attributes:
-        state: As of the last command; nobody else changes it.
+        state: The state after the last command; only this machine changes it.
     """
 
     def __init__(

@@ -174,7 +174,7 @@ class Joining:
                 self._wanted.set()
 
     async def _take(self, step: Step) -> bool:
-        """Whether it was taken; it is tried again later otherwise."""
+        """Take a membership step; return whether it succeeded, else it is retried later."""
         member = self._group.member
         try:
             if isinstance(step, HandOver):
@@ -207,12 +207,12 @@ class NotWantedError(ConfigError):
 
 
 class Registration:
-    """Of one node. Used on the event loop.
+    """Registration of one node. Used on the event loop.
 
     Args:
-        group: Keeps it.
-        command: What is to be registered at the moment.
-        on_done: Called after each.
+        group: The metadata group that stores it.
+        command: Returns the node's current registration.
+        on_done: Called after each registration.
         on_lost: Called when the cluster knows the node by another disk.
     """
 
@@ -264,11 +264,11 @@ _ASIDE_S: Final = 5.0
 """Seconds another node has to lead in place of one without space."""
 
 _APART: Final = "takes_no_part"
-"""Of the request with which a node tells another that it takes no part."""
+"""Name of the request with which a node tells another that it takes no part."""
 
 _APART_S: Final = 1.0
 _APART_NS: Final = 5_000_000_000
-"""For how long that is believed."""
+"""Nanoseconds for which such a request counts."""
 
 _REASON_LENGTH_MAX: Final = 500
 
@@ -279,19 +279,19 @@ Handler = Callable[[str, bytes], Awaitable[bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Who a node is and where it finds the others.
+    """Settings of a node and of its way to the others.
 
     Attributes:
-        founders: The nodes that found the group, with the address of each one's peer endpoint;
+        founders: The initial members of the group, with the address of each one's peer endpoint;
             the same on all of them. A node that is not among them joins through them. Later the
-            state says where nodes are.
-        listen: Address of the own peer endpoint; port 0: any; None: there is none,
-            for the node is alone.
-        advertised: The own addresses as others use them, as they are before it runs; without a peer
-            address that of `listen`.
-        rack: What fails together with it.
+            state has the addresses.
+        listen: Address of the own peer endpoint; port 0: any; None: there is none, for the node
+            is alone.
+        advertised: The own addresses for others, as known before it runs; without a peer address
+            that of `listen`.
+        rack: Failure domain of the node.
         boot: Id of this process.
-        tls: Of the endpoint, and of the links to others; None: plain.
+        tls: TLS of the endpoint, and of the links to others; None: plain.
     """
 
     cluster: str
@@ -308,22 +308,20 @@ class ClusterSettings:
 
 
 class Replicas(Protocol):
-    """What a node holds of the streams. Called on the event loop."""
+    """The replicas of a node. Called on the event loop."""
 
     def find(self, key: PartitionId) -> Hosted | None:
         """A replica that is open."""
         ...
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
-        """Where its replicas stand: those that differ from what was said, or all."""
+        """Return the states of replicas: those that changed since the last report, or all."""
         ...
 
-    def deaf(self) -> bool:
-        """Whether publishers do not reach this node."""
-        ...
+    def deaf(self) -> bool: ...
 
     def on_lease(self, *, held: bool) -> None:
-        """What the state says that this node leads, it leads from now on, or no more."""
+        """Start or stop leading the partitions that the state assigns to this node."""
         ...
 
     def on_applied(self, command: Command, result: Result) -> None:
@@ -424,7 +422,6 @@ class ClusterNode:
 
     @property
     def name(self) -> NodeId:
-        """Which node this is."""
         return self._settings.node
 
     @property
@@ -434,7 +431,7 @@ class ClusterNode:
 
     @property
     def alone(self) -> bool:
-        """Whether it listens for no other nodes."""
+        """True if it does not listen for other nodes."""
         return self._settings.listen is None
 
     @property
@@ -538,7 +535,7 @@ class ClusterNode:
         await self.replication.serve(node, channel)
 
     def adopted(self) -> None:
-        """What it had from before the cluster is taken over, or refused."""
+        """Note that the import of standalone data is complete, or refused."""
         self.adopting = False
         self._registration.again()
 

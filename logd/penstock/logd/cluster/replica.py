@@ -88,13 +88,13 @@ class ReplicaContext(Protocol):
 
     @property
     def resignations(self) -> dict[PartitionId, int]:
-        """Of each partition the last epoch whose leadership this process gave back."""
+        """The last epoch of each partition whose leadership this process released."""
 
     def lease_until_ns(self) -> int:
-        """Until when the node may lead; of the past: it may not."""
+        """Return the end of the node's lease, monotonic; in the past: it may not lead."""
 
     def stirred(self, replica: "ReplicaRunner") -> None:
-        """What is reported of it may be something else now."""
+        """Mark a replica whose report may have changed."""
 
     def on_lead(self, replica: "ReplicaRunner") -> None:
         """It takes messages from now on, or takes them again: bring them."""
@@ -106,7 +106,7 @@ class ReplicaContext(Protocol):
         """Ask the controller; `IsrAnswered` is due."""
 
     def look(self) -> None:
-        """What heartbeats tell has changed in a way that cannot wait."""
+        """Have the next heartbeat sent at once."""
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something beside, until the node is closed."""
@@ -114,10 +114,10 @@ class ReplicaContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Which partition a replica is of.
+    """The partition of a replica.
 
     Attributes:
-        alone: It is the only one: what is in its log when it is opened is committed.
+        alone: Whether it is the only replica: everything in its log is committed when it opens.
     """
 
     place: Place
@@ -132,7 +132,7 @@ REFUSALS: Final = {
     ),
     Refusing.READ_ONLY: Refusal(Nack.READ_ONLY, "the stream is read-only"),
 }
-"""What everything that is published is refused with; None: nothing is."""
+"""Refusal of everything that is published, by the reason; None: nothing is refused."""
 
 
 _LogChange = (
@@ -147,26 +147,27 @@ _log = structlog.get_logger()
 
 
 class ReplicaRunner:
-    """As `penstock.logd.partition.partition.Role` and `penstock.logd.cluster.replication.Hosted`.
+    """A replica; see `Role` of `penstock.logd.partition.partition` and `Hosted` of replication.
 
-    Made on a worker as the log has been recovered; from `attach` on used on the event loop.
+    It is made on a worker as the log has been recovered; from `attach` on it is used on the event
+    loop.
 
     Args:
-        identified: Which partition.
+        identified: The partition.
         host: The node.
-        log: Recovered.
-        epochs: Of the log; they are made to fit it.
+        log: The recovered log.
+        epochs: The log's epochs; they are truncated to fit it.
 
     Attributes:
-        place, key, log, epochs: As given.
+        place, key, log, epochs: The arguments.
         epoch: The leader epoch it knows; 0 before the first.
         high_watermark: Offset of the last record that is committed and held here.
-        leading: Whether it takes messages.
+        leading: Whether it accepts messages.
         followed: Whether other nodes are to have a copy.
-        heard: Whether its subscription stands, set by the host.
-        has_led: Whether it ever did.
-        led_ns: When a leader was known to lead last, itself or another, by the host's clock.
-        findings: How often which was told.
+        heard: Whether its subscription is confirmed; the host sets it.
+        has_led: Whether it ever led.
+        led_ns: When a leader, itself or another, was last known to lead; the host's clock.
+        findings: Count of each finding.
 
     Raises:
         CorruptError: A file of the replica's is damaged.
@@ -217,7 +218,6 @@ class ReplicaRunner:
 
     @property
     def partition(self) -> Partition:
-        """What it is a replica of."""
         assert self._partition is not None
         return self._partition
 
@@ -252,7 +252,7 @@ class ReplicaRunner:
 
     @property
     def subscription_manager(self) -> bool:
-        """Whether messages are brought to it."""
+        """True if messages are delivered to it."""
         return self.leading and self.heard
 
     def tick(self) -> None:
@@ -264,7 +264,7 @@ class ReplicaRunner:
         self._run(on.Ticked(), ())
 
     def report(self) -> PartitionReport:
-        """What is reported to the controller."""
+        """Return the report to the controller."""
         log, epoch = self._replica.log, self._replica.leader_epoch
         return PartitionReport(
             key=self.place,
@@ -298,7 +298,7 @@ class ReplicaRunner:
     # As `Role`.
 
     def settle(self, result: LogResult, now_ns: int) -> bool:
-        """As `Role`; everybody has been told, unless it has committed alone."""
+        """Handle the writer's result; True: it committed alone, and the caller reports that."""
         match result:
             case Durable(upto, cuts):
                 if not self.followed and self._commit_alone(upto, cuts, now_ns):

@@ -117,11 +117,11 @@ _DEAF_NS: Final = 1_000_000_000
 
 
 class NatsReachability:
-    """Of one node. Used on the event loop.
+    """NATS reachability of one node. Used on the event loop.
 
     Args:
-        connected: Whether there is a connection to NATS, both ways.
-        clock: For how long.
+        connected: Returns whether there is a connection to NATS, both ways.
+        clock: The monotonic clock.
     """
 
     def __init__(self, connected: Callable[[], bool], clock: Clock) -> None:
@@ -130,7 +130,7 @@ class NatsReachability:
         self._heard_ns = clock.monotonic_ns()
 
     def is_deaf(self) -> bool:
-        """Whether they do not; asked at every heartbeat."""
+        """Return whether publishers cannot reach this node; call it at every heartbeat."""
         now_ns = self._clock.monotonic_ns()
         if self._connected():
             self._heard_ns = now_ns
@@ -163,7 +163,7 @@ class _Host(Protocol):
 
 
 class IsrProposals:
-    """Of one node. Used on the event loop."""
+    """ISR proposals of one node. Used on the event loop."""
 
     def __init__(self, host: _Host) -> None:
         self._host = host
@@ -228,7 +228,7 @@ class _Replicas(Protocol):
 
 
 class FailedLogReopener:
-    """Of one node. Used on the event loop."""
+    """Reopener of the failed logs of one node. Used on the event loop."""
 
     def __init__(self, replicas: _Replicas) -> None:
         self._replicas = replicas
@@ -308,8 +308,7 @@ class AutoResumeContext(Protocol):
     """The node, as far as it is needed here."""
 
     @property
-    def subscription_manager(self) -> SubscriptionManager:
-        """For the time."""
+    def subscription_manager(self) -> SubscriptionManager: ...
 
     @property
     def cluster(self) -> ClusterNode:
@@ -349,14 +348,14 @@ class PausedReplica:
         return self._publish_queue.subject
 
     def take(self, messages: list[Message], *, alone: bool = False) -> None:
-        """As `PublishQueue`; a message that is taken here ends the pause."""
+        """Take messages; the first one ends the pause. See `PublishQueue`."""
         if messages and self._publish_queue.leads:
             self._auto_resume.wake(self._replica)
         self._publish_queue.take(messages, alone=alone)
 
 
 class AutoResume:
-    """Of one node. Used on the event loop."""
+    """Auto-resume of the paused partitions of one node. Used on the event loop."""
 
     def __init__(self, host: AutoResumeContext) -> None:
         self._host = host
@@ -365,7 +364,7 @@ class AutoResume:
         self._tending = False
 
     def handler(self, replica: ReplicaRunner) -> PublishQueue | PausedReplica:
-        """What takes the messages of a partition that this node leads."""
+        """Return the message handler of a partition that this node leads."""
         publish_queue = replica.partition.publish_queue
         return (
             PausedReplica(publish_queue, self, replica)
@@ -438,14 +437,14 @@ class SubscriptionContext(ReplicaContext, AutoResumeContext, Protocol):
 
 
 class ReplicaSubscriptions:
-    """Of one node. Used on the event loop.
+    """Subscriptions of the partitions that one node leads. Used on the event loop.
 
     Args:
-        host: Where partitions are put on their subjects.
-        record: Of a partition and its stream; None: there is none.
+        host: Subscribes and unsubscribes partitions.
+        record: Returns a partition with its stream; None: there is none.
 
     Attributes:
-        closing: Whether nothing is put on its subject any more.
+        closing: Whether no further partition is subscribed.
     """
 
     def __init__(
@@ -552,23 +551,23 @@ _OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class ReplicaManager:
-    """As `penstock.logd.cluster.node.Replicas` and `penstock.logd.cluster.replica.ReplicaContext`.
+    """The replicas of one node; see `node.Replicas` and `replica.ReplicaContext`.
 
     Args:
-        data_dir: It exists and is locked.
-        link: Subscriptions are made on it.
-        make_context: Given the lookup of streams by subject, what partitions share.
-        clock: Its monotonic time goes on while the machine sleeps.
+        data_dir: The data directory; it exists and is locked.
+        link: The link for subscriptions.
+        make_context: Returns the partitions' context, given the lookup of streams by subject.
+        clock: The clock; its monotonic time goes on while the machine sleeps.
         reachability: Whether publishers reach this node.
-        settings: Of the cluster.
-        descriptors: No more replicas are opened than it is enough for.
+        settings: The cluster's settings.
+        descriptors: Bound on the open files, and so on the open replicas.
 
     Attributes:
-        subscription_manager: Which partitions are on their subjects.
-        adoption, rules_adoption: Of what 0.1.0 kept here outside of a cluster.
-        problems: Why replicas are not open, by place.
-        masters: Keys that this node encrypts with.
-        revived: Logs opened again since the start.
+        subscription_manager: The subscribed partitions.
+        adoption, rules_adoption: Imports of what 0.1.0 kept here outside of a cluster.
+        problems: Why replicas are not open, by partition.
+        masters: Keys with which this node encrypts.
+        revived: Number of logs reopened since the start.
         ready: Whether it has the state as it was when the node started, or later.
         deleted: Set when a stream has been deleted, or may have been.
     """
@@ -664,7 +663,7 @@ class ReplicaManager:
         return [offline for _, offline in sorted(self._offline.items())]
 
     def is_settled(self) -> bool:
-        """Whether everything that is to be here is open and takes messages, or says why not."""
+        """Return whether every replica is open and accepts messages, or has a known problem."""
         if not self.ready:
             return False
         left = self._unsettled  # at the last look: one that still is not is enough for a no
@@ -685,7 +684,6 @@ class ReplicaManager:
         return self.cluster.group.state.match(subject)
 
     def knows(self, stream: str) -> bool:
-        """Whether there is a stream of this name."""
         return self.cluster.group.state.knows(stream)
 
     # Life.
@@ -823,7 +821,7 @@ class ReplicaManager:
         self._stirred[replica.key] = None
 
     def on_lead(self, replica: ReplicaRunner) -> None:
-        """As `Host`; one that is being closed is put on no subject any more."""
+        """Note an elected replica; subscribe it unless it is being closed."""
         if not self._elected:
             asyncio.get_running_loop().call_soon(self._log_elected)
         self._elected.append(replica)
@@ -1087,7 +1085,7 @@ def _is_of(replica: ReplicaRunner, stream: StreamRecord) -> bool:
 
 
 def _is_out_of_files(error: OSError | LogdError) -> bool:
-    """Whether it could not be opened for want of open files, by the budget or in fact."""
+    """Return whether the error is a lack of open files, by the budget or in fact."""
     if isinstance(error, RefusedError):
         return error.code == "TOO_MANY_STREAMS"
     return isinstance(error, OSError) and error.errno in _OUT_OF_FILES

@@ -72,11 +72,11 @@ _LOOK_S: Final = 0.02
 
 
 class StreamOutline(NamedTuple):
-    """What a publisher has to know of a stream.
+    """The parts of a stream that a publisher needs.
 
     Attributes:
-        partitions: How many.
-        replication: Whether it is paused or read-only, and more.
+        partitions: Number of partitions.
+        replication: Its modes, as paused and read-only, and its replication.
     """
 
     stream: Stream
@@ -102,12 +102,11 @@ class ClusterStreams:
 
     @property
     def node(self) -> str:
-        """Which node this is."""
         return self._replicas.node
 
     @property
     def _state(self) -> ClusterState:
-        """What there is, unless this node has just started and cannot know."""
+        """The cluster's state; NotReadyError while this node cannot know it."""
         self._replicas.cluster.check_takes_part()
         if not self._replicas.ready:
             raise NotReadyError("this node does not know yet what the cluster has")
@@ -518,7 +517,7 @@ class ClusterStreams:
             await asyncio.sleep(_LOOK_S)
 
     async def _deaf(self, record: StreamRecord) -> str:
-        """Which of its partitions nobody listens for; empty: none."""
+        """Return which partition has no subscriber, and why; empty: none."""
         wanted: dict[str, set[int]] = {}
         for number, partition in enumerate(record.partitions):
             if partition.leader is None:
@@ -619,7 +618,7 @@ def _describe_node(node: Node, *, live: bool, halt: Halt | None) -> Document:
 
 
 def describe_standing(partition: Partition | None) -> dict[str, Any]:
-    """Where a partition stands here; None: it has no replica here."""
+    """Return the offsets of a partition here; None: it has no replica here."""
     if partition is None:
         return dict.fromkeys(
             (
@@ -655,7 +654,7 @@ def describe_roles(
     observers: Sequence[str] = (),
     target: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Who has a partition, and who is to."""
+    """Return the leader, replicas and target of a partition."""
     return {
         "leader": leader,
         "leader_epoch": leader_epoch,

@@ -78,19 +78,19 @@ class Pace:
         self._free_ns = 0
 
     def read(self, length: int) -> None:
-        """So many bytes were read.
+        """Count bytes that were read, and pace them.
 
         Raises:
-            StoppedError: End now.
+            StoppedError: The compaction must end now.
         """
         self.bytes_read += length
         self._spend(length)
 
     def wrote(self, length: int) -> None:
-        """So many bytes were written.
+        """Count bytes that were written, and pace them.
 
         Raises:
-            StoppedError: End now.
+            StoppedError: The compaction must end now.
         """
         self.bytes_written += length
         self._spend(length)
@@ -118,19 +118,19 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class CompactionCounts:
-    """What compaction did to a log since the start.
+    """Counters of a log's compaction since the start.
 
     Attributes:
         records_removed: Superseded records and old tombstones.
-        bytes_freed: Of log files: what they have become smaller.
-        segments_replaced: Segments whose place others took.
-        failures: Rewritings that the disk failed.
-        bytes_read: Of sealed segments; so the next one.
-        bytes_written: Of those that replace them.
-        passes: Over the keys, each to its end.
+        bytes_freed: Bytes by which log files have shrunk.
+        segments_replaced: Segments that others replaced.
+        failures: Rewrites that failed on the disk.
+        bytes_read: Bytes read of sealed segments.
+        bytes_written: Bytes of the segments that replace them.
+        passes: Complete passes over the keys.
         last_ns: Unix time when a segment was last replaced or a pass ended; 0: never.
-        last_duration_ns: Of what was done then.
-        problem: Why the last attempt failed; empty after one that did not.
+        last_duration_ns: Duration of that rewrite or pass.
+        problem: Why the last attempt failed; empty after a success.
     """
 
     bytes_read: int = 0
@@ -298,11 +298,10 @@ class Cleaner:
         self._cut_short = False
 
     def is_unsound(self, facts: SegmentFacts) -> bool:
-        """Whether a segment is known to be damaged."""
         return facts.damaged or facts.base_offset in self._rewriter.unsound
 
     def is_due(self, segments: Sequence[SegmentFacts]) -> bool:
-        """Whether a pass over these sealed segments is worth its while."""
+        """Return whether a pass over these sealed segments is worth its cost."""
         return self._cut_short or cleaning_is_due(
             self._load(segments),
             segments,
@@ -364,7 +363,7 @@ class Cleaner:
                 keys.note((), (), self._log.start_offset)
 
     def _loses_records(self, run: SegmentRun, choose: Choose, pace: Pace) -> bool:
-        """Whether a pass takes records out of a segment, all of which is read."""
+        """Return whether a pass removes records of a segment, which is read to its end."""
         loses = False
         try:
             for header, batch in self._batches(run.base_offset, run.end_offset, pace):

@@ -57,7 +57,7 @@ SPAN_MAX: Final = 2**31 - 1
 """Offsets of one frame: an offset delta is an int32."""
 
 KEY_BYTES: Final = 224
-"""What a noted key takes: an entry of a dictionary, at most 32 bytes of key, and an offset."""
+"""Memory bytes of a noted key: an entry of a dictionary, at most 32 bytes of key, and an offset."""
 
 _KEY_LENGTH_MAX: Final = 31
 _HORIZONS_MAX: Final = 64
@@ -74,12 +74,12 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """What a merged segment must stay within, so that retention can still follow its limits.
+    """Bounds of a merged segment, so that retention can still apply its limits.
 
     Attributes:
-        bytes_max: Of the segments together.
-        span_ns_max: Between their newest records; None: any.
-        messages_max: Offsets; None: any.
+        bytes_max: Maximum bytes of the segments together.
+        span_ns_max: Maximum time between their newest records; None: unlimited.
+        messages_max: Maximum offsets; None: unlimited.
     """
 
     bytes_max: int
@@ -96,7 +96,7 @@ class FrameGroup:
         self._bytes = 0
 
     def admits(self, header: FrameHeader) -> bool:
-        """Whether the next frame may join: same epoch and schema, and not too much of anything."""
+        """Return whether the next frame may join: same epoch and schema, within the bounds."""
         first = self._first
         if first is None:
             return True
@@ -116,12 +116,12 @@ class FrameGroup:
 
 
 def is_large(header: FrameHeader) -> bool:
-    """Whether a frame is large enough to be left as it is."""
+    """Return whether a frame is large enough to be left alone."""
     return header.body_length >= FRAME_LARGE_BYTES
 
 
 def is_worth_packing(sample: Iterable[FrameHeader]) -> bool:
-    """Whether frames like these are better put together.
+    """Return whether frames like these should be merged.
 
     Args:
         sample: Neighbouring frames of a segment.
@@ -188,13 +188,13 @@ def _exceeds(limit: int | None, amount: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CleanState:
-    """How far a log is clean, and when its tombstones were first seen there.
+    """The clean part of a log, and the age of its tombstones.
 
     Attributes:
         clean_offset: Below it, no record has a later one of its key below it.
         passed_ns: Unix time of the last pass.
-        horizons: (offset, Unix time), both rising: tombstones from the pair before up to the
-            offset were first in the clean part at that time.
+        horizons: (offset, Unix time), both rising: tombstones between the previous offset and
+            this one entered the clean part at that time.
     """
 
     clean_offset: int = 0
@@ -260,13 +260,13 @@ def cleaning_is_due(
     tombstone_retention_s: int,
     now_ns: int,
 ) -> bool:
-    """Whether a pass over the keys is worth its while.
+    """Return whether a pass over the keys is worth its cost.
 
     Args:
-        state: Of the log.
-        segments: Sealed ones below the bound.
+        state: The log's clean part.
+        segments: Sealed segments below the bound.
         dirty_ratio: Share of dirty bytes from which on it is.
-        tombstone_retention_s: Of the stream; dirty segments wait for a pass no longer than that.
+        tombstone_retention_s: The stream's; dirty segments wait no longer than that for a pass.
         now_ns: Unix time.
     """
     total = sum(segment.size_bytes for segment in segments)
@@ -280,7 +280,7 @@ def cleaning_is_due(
 
 
 def sealing_is_due(sealed: Sequence[SegmentFacts], active: SegmentFacts) -> bool:
-    """Whether the active segment of a compacted stream holds so much that it is to be cleaned.
+    """Return whether the active segment of a compacted stream is large enough to be cleaned.
 
     It is sealed when it has grown to be half of the log: a log of few keys is then never much
     larger than twice what is left of it, however large its segments may grow.
@@ -306,7 +306,7 @@ class KeyMap:
         self._offsets: dict[bytes, int] = {}
 
     def is_full(self) -> bool:
-        """Whether no further frame may be noted."""
+        """Return whether no further frame may be noted."""
         return len(self._offsets) >= self._keys_max
 
     def note(self, keys: Sequence[bytes | None], offsets: Sequence[int], next_offset: int) -> None:
@@ -317,7 +317,7 @@ class KeyMap:
         self.end_offset = next_offset
 
     def is_superseded(self, key: bytes | None, offset: int) -> bool:
-        """Whether a later record of the key was noted."""
+        """Return whether a later record of the key was noted."""
         return key is not None and self._offsets.get(_short(key), -1) > offset
 
 

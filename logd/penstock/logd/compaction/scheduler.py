@@ -50,12 +50,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """What an operator may set.
+    """Settings of compaction.
 
     Attributes:
-        interval_s: Seconds between looks at a log.
-        bytes_per_s_max: Read and written, over all logs.
-        memory_bytes: Of the keys of one pass.
+        interval_s: Seconds between two looks at a log.
+        bytes_per_s_max: Bytes read and written a second, over all logs.
+        memory_bytes: Memory bytes of the keys of one pass.
         dirty_ratio: Share of a log's bytes that is dirty when a pass over its keys begins.
     """
 
@@ -67,11 +67,11 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What compaction asks a log's writer for; neither call waits.
+    """Requests of compaction to a log's writer; neither call waits.
 
     Attributes:
-        memory: To write down what the intake remembers.
-        seal: To seal the active segment.
+        memory: Requests a producer-state snapshot.
+        seal: Requests a roll of the active segment.
     """
 
     memory: Callable[[], None]
@@ -130,11 +130,11 @@ class CompactionScheduler:
 
     @property
     def due_ns(self) -> int:
-        """When `work` has something to look at; on the monotonic clock."""
+        """Monotonic time of the next `work`, in ns."""
         return self._due_ns
 
     def remembered(self, offset: int) -> None:
-        """What the intake remembers of everything below `offset` is written down."""
+        """Note that the producer state of everything below `offset` is on disk."""
         if offset > self._remembered_offset:
             self._remembered_offset = offset
             self._due_ns = min(self._due_ns, self._clock.monotonic_ns())
@@ -253,7 +253,7 @@ class CompactionScheduler:
 
 
 def merge_limits(config: StreamConfig) -> MergeLimits:
-    """What retention allows a merged segment to be."""
+    """Return the bounds of a merged segment under the stream's retention."""
     limits = config.deleting
     age_s = limits.segment_age_s_max()
     messages = limits.messages

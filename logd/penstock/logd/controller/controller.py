@@ -152,7 +152,7 @@ changed: with a thousand partitions that look is most of what an idle cluster do
 
 
 class _UnderWay(Struct, frozen=True):
-    """What a proposal is about: its partitions are left alone, who loses by it is not answered."""
+    """Partitions of a pending proposal, left alone, and its losers, which get no answer."""
 
     partitions: frozenset[PartitionKey]
     losing: frozenset[NodeId]
@@ -187,11 +187,11 @@ class Controller:
 
     @property
     def decides(self) -> bool:
-        """Whether this is the controller."""
+        """True if this is the controller."""
         return self._state is not None
 
     def knows_nodes(self) -> bool:
-        """Whether this is the controller, and has been for long enough to know who is there."""
+        """Return whether this is the controller, for long enough to know the live nodes."""
         return self._state is not None and self._liveness.is_whole()
 
     def live(self) -> set[NodeId]:
@@ -199,7 +199,7 @@ class Controller:
         return self._liveness.live() if self._state is not None else set()
 
     def next_deadline_ns(self) -> int | None:
-        """When `Tick` is due; None where this is not the controller."""
+        """Return when `Tick` is due, monotonic; None: this is not the controller."""
         if self._state is None:
             return None
         waits = [wait.until_ns for wait in self._waits.values()]
@@ -207,9 +207,9 @@ class Controller:
         return min([*waits, self._plan_ns, *([] if dead is None else [dead])])
 
     def admit(self, change: IsrChange) -> Refused | None:
-        """Whether an ISR change that a leader asks for is proposed; None: yes.
+        """Check an ISR change that a leader asks for; None: it may be proposed.
 
-        A node that is dead to the controller is not taken into an ISR: it would be taken out again.
+        A node that is dead to the controller does not enter an ISR: it would be removed again.
         """
         if self._state is None:
             return Refused(code="NOT_CONTROLLER", message="this node does not decide")
@@ -230,7 +230,7 @@ class Controller:
         return self._elections.objection(key, now_ns)
 
     def known_end(self, key: PartitionKey, nodes: Iterable[NodeId]) -> int | None:
-        """Where the longest log of these nodes ended when they were last heard; None: not known."""
+        """Return the last reported end of the longest log of these nodes; None: unknown."""
         return self._elections.known_end(key, nodes)
 
     def handle(self, event: ControllerEvent, now_ns: int) -> list[ControllerEffect]:
@@ -265,7 +265,7 @@ class Controller:
         return []
 
     def _leases_since(self, event: BecameController, now_ns: int) -> int:
-        """When a controller before this one may last have answered."""
+        """Return the last time at which an earlier controller may have answered."""
         del now_ns
         return event.elected_ns
 
@@ -435,7 +435,7 @@ class Controller:
         return effects
 
     def _next_plan_ns(self, now_ns: int, *, idle: bool) -> int:
-        """When to look again at what is to be moved, if nothing changes until then."""
+        """Return when to look for moves again, if nothing changes until then."""
         interval_ns = self._timing.plan_interval_ms * NS_PER_MS
         if not idle:
             return now_ns + interval_ns

@@ -1,4 +1,4 @@
-"""Who leads a partition, decided from the state and from what is known of the nodes.
+"""Elections of partition leaders, decided from the state and the nodes' reports.
 
 - A leader is replaced when its node is dead, which is said only after its lease has ended, or when
   it says that it has resigned. With nobody to replace it, a dead leader is deposed and a resigned
@@ -63,7 +63,7 @@ class Elections:
         self._orphaned_ns: dict[PartitionKey, int] = {}
 
     def decide(self, key: PartitionKey, now_ns: int) -> Verdict:
-        """What a partition needs now; None: nothing, until it or a node's standing changes."""
+        """Return what a partition needs now; None: nothing, until a node's state changes."""
         found = self._state.partition(key)
         if found is None:
             self._orphaned_ns.pop(key, None)
@@ -105,7 +105,7 @@ class Elections:
         return None
 
     def known_end(self, key: PartitionKey, nodes: Iterable[NodeId]) -> int | None:
-        """Where the longest log of these ended when they were last heard; None: not known."""
+        """Return the last reported end of the longest log of these nodes; None: unknown."""
         found = self._state.partition(key)
         reports = [
             self._liveness.report(node, key, found[0].incarnation) for node in nodes if found
@@ -114,7 +114,7 @@ class Elections:
         return max((end for end in ends if end != END_UNKNOWN), default=None)
 
     def is_fit(self, node: NodeId, key: PartitionKey, stream: StreamRecord) -> bool:
-        """Whether a replica's node is there, and nothing is known against it."""
+        """Return whether a replica's node is live and has reported no reason against it."""
         if self._liveness.standing(node) is not Standing.LIVE:
             return False
         report = self._liveness.report(node, key, stream.incarnation)
@@ -225,7 +225,7 @@ class Elections:
         )
 
     def _unfenced(self, case: "_Case", now_ns: int) -> NodeId | None:
-        """Who led last, if nobody leads and it may still hold its lease."""
+        """Return the last leader if nobody leads and its lease may last; else None."""
         last = case.partition.last_leader
         if case.partition.leader is not None or last is None:
             return None

@@ -83,11 +83,11 @@ class MemberAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """What a group has done of a partition.
+    """The position of a group in a partition.
 
     Attributes:
-        offset: Of the next record to be read.
-        epoch: In which it was granted to who committed this.
+        offset: The next record to be read.
+        epoch: The epoch in which it was granted to the member that committed.
     """
 
     offset: int
@@ -162,7 +162,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """What was revoked is not read any more, and its position is committed."""
+    """The reader has stopped reading a revoked partition and committed its position."""
 
     partition: GroupPartition
 
@@ -233,11 +233,11 @@ class Member:
         self._ended = False
 
     def reading(self, now_ns: int) -> Mapping[GroupPartition, int]:
-        """What may be read now, revoked partitions too, with the epochs that commits carry."""
+        """Return the readable partitions, revoked ones too, with the epochs that commits carry."""
         return self._held if now_ns < self._until_ns else {}
 
     def next_deadline_ns(self) -> int | None:
-        """When `Tick` is due; None: the membership is over."""
+        """Return when `Tick` is due, monotonic; None: the membership is over."""
         if self._ended:
             return None
         return min(self._beat_ns, self._until_ns) if self._held else self._beat_ns

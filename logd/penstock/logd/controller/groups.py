@@ -92,7 +92,7 @@ def _even_out(loads: dict[str, list[GroupPartition]], wants: Mapping[str, frozen
 
 @dataclass(frozen=True, slots=True)
 class BecameCoordinator:
-    """As `BecameController`."""
+    """This node became the coordinator, as in `BecameController`."""
 
     state: ClusterState
     elected_ns: int
@@ -171,23 +171,23 @@ GroupEffect: TypeAlias = ProposeGroup | AnswerMember
 
 
 RETRY_NS: Final = 1000 * NS_PER_MS
-"""How long a refused change waits: the coordinator's view should have been right."""
+"""Nanoseconds before a refused change is proposed again: the coordinator's view may be late."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of a group.
+    """The coordinator's state of a group.
 
     Attributes:
-        heard_ns: When each member was last heard.
-        joining: Those that are to become members.
-        leaving: Those that have let go of everything.
-        released: What members have let go of that they were not to read in `epoch`. In a later one
-            they may be reading it again.
-        epoch: Of the group, when that was said.
-        retry_ns: No change is proposed before that: one was refused.
-        proposal: The change under way.
-        fencing: Who is no member after it.
+        heard_ns: Time of the last heartbeat of each member.
+        joining: Members that are about to join.
+        leaving: Members that have released everything.
+        released: Partitions that members released and were not to read in `epoch`. In a later
+            one they may be reading it again.
+        epoch: The group's epoch at that time.
+        retry_ns: Time before which no change is proposed: one was refused.
+        proposal: The pending change.
+        fencing: Members that the change removes.
     """
 
     heard_ns: dict[str, int] = field(default_factory=dict)
@@ -216,7 +216,7 @@ class GroupCoordinator:
         self.counts: Counter[str] = Counter()
 
     def next_deadline_ns(self) -> int | None:
-        """When `Tick` is due."""
+        """Return when `Tick` is due, monotonic; None: this is not the coordinator."""
         return self._next_ns if self._state is not None else None
 
     def handle(self, event: GroupEvent, now_ns: int) -> list[GroupEffect]:
@@ -250,7 +250,7 @@ class GroupCoordinator:
         return self._decide(event.state, [*self._watches], now_ns)
 
     def _sessions_since(self, event: BecameCoordinator, now_ns: int) -> int:
-        """When a coordinator before this one may last have heard and answered."""
+        """Return the last time at which an earlier coordinator may have answered."""
         del now_ns
         return event.elected_ns
 
@@ -340,7 +340,7 @@ class GroupCoordinator:
         return effects
 
     def _hold_back(self, group: str, now_ns: int) -> None:
-        """What was refused is not proposed again at once: it might be refused again."""
+        """Delay the next proposal for a group: it might be refused again."""
         self.counts["refused changes"] += 1
         if group in self._watches:
             self._watches[group].retry_ns = now_ns + RETRY_NS
@@ -414,7 +414,7 @@ class GroupCoordinator:
     def _members(
         self, present: dict[str, GroupMember], watch: _Watch, now_ns: int
     ) -> dict[str, GroupMember]:
-        """Who is a member from now on; forgets what is over."""
+        """Return the members from now on; forget completed joins and leaves."""
         watch.joining = {
             id_: member
             for id_, member in watch.joining.items()
@@ -439,7 +439,7 @@ class GroupCoordinator:
         members: dict[str, GroupMember],
         watch: _Watch,
     ) -> str:
-        """Who may be reading a partition from now on."""
+        """Return the member that may be reading a partition from now on."""
         if before is None or before.owner is None or before.owner not in members:
             return wanted
         release = watch.released.get(before.partition)

@@ -1,4 +1,4 @@
-"""Which nodes are alive, by their heartbeats, and the lease on which a node leads.
+"""Liveness of nodes by their heartbeats, and the lease under which a node leads.
 
 A controller that is new has answered nobody, but the one before may have, up to the moment in which
 the new one was elected: it counts for every node from there.
@@ -36,18 +36,18 @@ leadership, or is losing one; the controller may itself have been replaced."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long things take; the same on every node of a cluster.
+    """Durations; the same on every node of a cluster.
 
     Attributes:
-        heartbeat_interval_ms: Between two heartbeats of a node.
-        lease_ms: From the sending of a heartbeat that is answered.
+        heartbeat_interval_ms: Milliseconds between two heartbeats of a node.
+        lease_ms: Length of a lease, from the sending of an answered heartbeat.
         drift_percent: By how much one node's monotonic clock may run faster than another's.
-        unclean_wait_ms: How long no replica with every acked record is there before a stream that
+        unclean_wait_ms: How long no replica with every acked record is live before a stream that
             allows it gets a leader without.
-        plan_interval_ms: Between two looks at what is to be moved.
-        rebalance_after_ms: How long nodes neither came nor went before leaderships are evened out.
-        moves_max: Partitions whose replicas move at a time.
-        transfers_max: Leaderships handed over at a time.
+        plan_interval_ms: Milliseconds between two looks for moves.
+        rebalance_after_ms: How long the set of nodes is stable before leaderships are balanced.
+        moves_max: Maximum partitions whose replicas move at a time.
+        transfers_max: Maximum leaderships transferred at a time.
     """
 
     heartbeat_interval_ms: int = 150
@@ -61,23 +61,23 @@ class Timing:
 
     @property
     def lease_wait_ns(self) -> int:
-        """How long after its last answer a controller takes a lease to be running."""
+        """Nanoseconds after its last answer for which a controller assumes a running lease."""
         return self.lease_ms * NS_PER_MS * (100 + self.drift_percent) // 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport:
-    """Where a node's replica stands.
+    """State of a node's replica.
 
     Attributes:
         leader_epoch: The epoch it knows.
         last_epoch: The epoch of the last frame in its log; 0: the log is empty.
         end_offset: The next offset to be written; `END_UNKNOWN` of a log that is not open.
         unfit: Why it cannot lead; empty: it can.
-        resigned: It leads in no epoch up to `leader_epoch`, not even if it is fit again: what it
-            wrote last may be lost.
-        forgetful: It has lost ids or sequences of what was stored, and not got them back yet: it
-            would store repeats. Another one is to lead, if there is one.
+        resigned: It leads in no epoch up to `leader_epoch`, even if it is eligible again: what
+            it wrote last may be lost.
+        forgetful: It has lost ids or sequences of stored records, and not recovered them yet: it
+            would store repeats. Another replica is to lead, if there is one.
     """
 
     key: PartitionKey
@@ -136,13 +136,13 @@ class HeartbeatRefusal:
 
 
 class Standing(Enum):
-    """What is known of a node."""
+    """Liveness of a node."""
 
     UNKNOWN = "unknown"
     """Nothing yet: the controller is new."""
     LIVE = "live"
     DEAD = "dead"
-    """Not heard for so long that its lease has ended for certain."""
+    """No heartbeat for so long that its lease has ended for certain."""
 
 
 @dataclass(slots=True)
@@ -219,12 +219,12 @@ class Liveness:
         return changed
 
     def standing(self, node: NodeId) -> Standing:
-        """What was known of a node at the last `turn`."""
+        """Return the liveness of a node at the last `turn`."""
         seen = self._seen.get(node)
         return Standing.UNKNOWN if seen is None else seen.standing
 
     def is_whole(self) -> bool:
-        """Whether of each node it is known if it is there."""
+        """Return whether the liveness of every node is known."""
         return all(seen.standing is not Standing.UNKNOWN for seen in self._seen.values())
 
     def live(self) -> set[NodeId]:
@@ -232,34 +232,34 @@ class Liveness:
         return {node for node, seen in self._seen.items() if seen.standing is Standing.LIVE}
 
     def is_deaf(self, node: NodeId) -> bool:
-        """Whether publishers do not reach a node, as it last said."""
+        """Return whether publishers cannot reach a node, by its last report."""
         seen = self._seen.get(node)
         return seen is not None and seen.deaf
 
     def is_fenced(self, node: Node, now_ns: int) -> bool:
-        """Whether a node cannot believe any more that it leads what it has lost.
+        """Return whether a node knows that it no longer leads what it has lost.
 
-        It has applied that, or its lease has ended.
+        It has applied the deposition, or its lease has ended.
         """
         seen = self._seen[node.id]
         return seen.applied_index >= node.deposed_at or now_ns >= self.lease_end_ns(node.id)
 
     def lease_end_ns(self, node: NodeId) -> int:
-        """When a node's lease has ended for certain."""
+        """Return when a node's lease has ended for certain, monotonic."""
         return self._seen[node].answered_ns + self._wait_ns
 
     def wants_full(self, node: NodeId) -> bool:
-        """Whether it has not yet reported all its partitions to this controller."""
+        """Return whether the node has yet to report all its partitions to this controller."""
         return not self._seen[node].reported
 
     def report(self, node: NodeId, key: PartitionKey, incarnation: str) -> PartitionReport | None:
-        """What a node last said of a partition."""
+        """Return a node's last report of a partition; None: there is none."""
         seen = self._seen.get(node)
         found = None if seen is None else seen.reports.get(key)
         return found if found is not None and found.incarnation == incarnation else None
 
     def next_deadline_ns(self) -> int | None:
-        """When a node that is not heard is dead."""
+        """Return when the next node without a heartbeat counts as dead; None: no node is live."""
         waits = [
             seen.since_ns + self._wait_ns
             for seen in self._seen.values()
@@ -268,7 +268,7 @@ class Liveness:
         return min(waits, default=None)
 
     def _first_answer_ns(self, now_ns: int) -> int:
-        """What counts as the last answer to a node that this controller has not answered yet."""
+        """Return the assumed time of the last answer to a node that was not answered yet."""
         return now_ns
 
     def _standing(self, seen: _Seen, now_ns: int) -> Standing:
@@ -278,10 +278,10 @@ class Liveness:
 
 
 def _matters(seen: _Seen, report: PartitionReport) -> bool:
-    """Whether a report says that a replica's fitness changed.
+    """Return whether a report changes a replica's eligibility.
 
-    What comes again may have been there before, ineligible: a log that failed is not reported
-    while it is opened again.
+    A replica that reappears may have been ineligible before: a log that failed is not reported
+    while it is reopened.
     """
     before = seen.reports.get(report.key)
     if before is None or before.incarnation != report.incarnation:
@@ -324,7 +324,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class LeaseBegun:
-    """What this node leads by the applied state, it leads now."""
+    """The lease has begun: this node leads what the applied state assigns to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,16 +348,16 @@ class NodeLease:
         self._held = False
 
     def is_valid(self, now_ns: int) -> bool:
-        """Whether this node leads what it leads; to be asked before each ack of a leader."""
+        """Return whether this node leads; a leader checks it before each ack."""
         return self._held and now_ns < self._until_ns
 
     @property
     def until_ns(self) -> int:
-        """Until when the lease holds; 0 while there is none."""
+        """End of the lease, monotonic; 0 without a lease."""
         return self._until_ns if self._held else 0
 
     def next_deadline_ns(self) -> int:
-        """When `Tick` is due."""
+        """Return when `Tick` is due, monotonic."""
         return min(self._beat_ns, self._until_ns) if self._held else self._beat_ns
 
     def handle(self, event: LeaseEvent, now_ns: int) -> list[LeaseEffect]:

@@ -1,4 +1,4 @@
-"""Where new replicas go, and the next step of replicas and leaderships that are on their way.
+"""Placement of new replicas, and the next step of replicas and leaderships that move.
 
 Replicas and leaderships on their way: what the next step is, from the state alone.
 
@@ -47,10 +47,10 @@ from penstock.logd.metadata.tables import basis_of
 
 @dataclass(slots=True)
 class Load:
-    """What nodes have, replicas on their way included.
+    """The load of nodes, replicas on their way included.
 
     Attributes:
-        replicas: By node.
+        replicas: Number of replicas by node.
         preferred: Partitions of which a node is the first replica.
     """
 
@@ -209,10 +209,10 @@ def _rack(node: Node) -> str:
 
 
 class Fitness(Protocol):
-    """Who knows whether a replica could lead."""
+    """Source of whether a replica is eligible as leader."""
 
     def is_fit(self, node: NodeId, key: PartitionKey, stream: StreamRecord) -> bool:
-        """Whether its node is there, and nothing is known against it."""
+        """Return whether the replica's node is live and has reported no reason against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +225,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What can be done now.
+    """The steps that can be done now.
 
     Attributes:
         handovers: Depositions in favour of another node.
-        moving: Whether any move is under way.
+        moving: Whether any move is pending.
     """
 
     steps: tuple[Step, ...]
@@ -335,7 +335,7 @@ def _is_settled(partition: PartitionRecord, active: set[NodeId], count: int) -> 
 
 
 def _is_possible(target: tuple[NodeId, ...] | None, active: set[NodeId], count: int) -> bool:
-    """Whether there is a target, and it can be reached: the wanted number may have changed."""
+    """Return whether the target is reachable and of the wanted size, which may have changed."""
     return target is not None and len(target) == count and active.issuperset(target)
 
 
@@ -409,7 +409,7 @@ def _step(
 def _fewer_observers(
     key: PartitionKey, stream: StreamRecord, partition: PartitionRecord, active: set[NodeId]
 ) -> Step:
-    """What nothing waits for need not be anywhere else before it goes."""
+    """Return the step that removes observers on inactive nodes, for which nothing waits."""
     left = tuple(node for node in partition.observers if node in active)
     return Step(key, ChangeObservers(basis=basis_of(key, stream, partition), observers=left))
 

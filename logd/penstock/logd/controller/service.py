@@ -188,15 +188,13 @@ _ANSWER_PARTS: Final = {"lease": HeartbeatAnswer, "refused": HeartbeatRefusal}
 
 
 class Standing(Protocol):
-    """What a node says of itself in its heartbeats."""
+    """State that a node reports in its heartbeats."""
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
-        """Where its replicas stand: those that differ from what was said, or all."""
+        """Return the states of replicas: those that changed since the last report, or all."""
         ...
 
-    def deaf(self) -> bool:
-        """Whether publishers do not reach this node."""
-        ...
+    def deaf(self) -> bool: ...
 
     def on_lease(self, *, held: bool) -> None:
         """The lease has begun, or has ended."""
@@ -209,7 +207,7 @@ class Standing(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Which process this is."""
+    """Identity of this process."""
 
     node: NodeId
     storage: str
@@ -266,7 +264,7 @@ class ControllerService:
 
     @property
     def leads(self) -> bool:
-        """Whether this node's lease holds now."""
+        """True while this node's lease holds."""
         return self.lease.is_valid(self._clock.monotonic_ns())
 
     def start(self) -> None:
@@ -449,7 +447,7 @@ class ControllerService:
             self._take_answer(found)
 
     def _note_unheard(self, heartbeat: Heartbeat, reason: str) -> None:
-        """What it reported is reported again."""
+        """Have the reports of an unanswered heartbeat sent again."""
         self._full = self._full or heartbeat.full or bool(heartbeat.reports)
         _log.debug("heartbeat not answered", sequence=heartbeat.sequence, reason=reason)
 

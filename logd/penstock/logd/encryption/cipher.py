@@ -197,7 +197,7 @@ class SegmentCipher:
         return number, ciphers.AESGCM(key), keywrap.aes_key_wrap(self._keys[number], key)
 
     def aad(self, header: FrameHeader, trailer: bytes, segment: int) -> bytes:
-        """What is authenticated of a frame besides its body."""
+        """Return the additional authenticated data of a frame's body."""
         return b"".join((encode_header(header), trailer, _SEGMENT.pack(segment), self._bound))
 
     # Parts.
@@ -229,10 +229,10 @@ class SegmentCipher:
 
 
 class LogKeySet:
-    """What is appended to a log, a segment at a time. For the log's writer.
+    """Encryption of what is appended to a log, a segment at a time. For the log's writer.
 
     Args:
-        cipher: Of the log; None: nothing is encrypted.
+        cipher: The log's cipher; None: nothing is encrypted.
     """
 
     def __init__(self, cipher: SegmentCipher | None) -> None:
@@ -265,7 +265,7 @@ def decrypted(
 
 
 def is_encrypted_file(data: bytes) -> bool:
-    """Whether a file's bytes are such as `SegmentCipher.encrypt_file` makes."""
+    """Return whether a file's bytes were made by `SegmentCipher.encrypt_file`."""
     return data.startswith(FILE_MAGIC)
 
 

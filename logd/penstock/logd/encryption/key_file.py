@@ -85,12 +85,11 @@ class KeyRing:
     whole: bool = True
 
     def cipher(self) -> SegmentCipher:
-        """What encrypts and decrypts with them."""
         return SegmentCipher(self.keys, self.bound.encode(), self.masters[max(self.keys)])
 
 
 def bound_to(incarnation: str, partition: int) -> str:
-    """What the log of a stream's partition is bound to."""
+    """Return the text that binds keys to the log of a stream's partition."""
     return f"{incarnation}/{partition}"
 
 
@@ -268,7 +267,7 @@ def _revision(document: Mapping[str, Any]) -> int:
 
 
 def _renewed(ring: KeyRing, active: str) -> KeyRing:
-    """The same keys under the active master key, and one more to encrypt with."""
+    """Return the keys under the active master key, and one more to encrypt with."""
     keys = dict(ring.keys)
     if len(keys) < KEYS_MAX:
         keys[max(keys, default=0) + 1] = secrets.token_bytes(KEY_BYTES)

@@ -28,7 +28,7 @@ KEYS_MAX: Final = 64
 """Master keys of one configuration: the active one, and those that older data may need."""
 
 _TEXT_BYTES_MAX: Final = 1024
-"""Of a key's file: a larger one is some other file."""
+"""Maximum bytes of a key's file; a larger one is some other file."""
 
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{64}")
 
@@ -40,7 +40,7 @@ class _Settings(Quantities):
 
 
 class KeySource(_Settings):
-    """Where one master key is."""
+    """Location of one master key: a file or an environment variable."""
 
     file: Path | None = None
     env: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -73,11 +73,11 @@ class EncryptionSection(_Settings):
 
 
 class MasterKeys:
-    """As `penstock.logd.encryption.key_file.Masters`.
+    """Master keys by name; see `penstock.logd.encryption.key_file.Masters`.
 
     Args:
-        keys: Where each is, by name.
-        active: Name of the one that wraps; None: nothing is encrypted here.
+        keys: Location of each key, by name.
+        active: Name of the key that wraps new ones; None: nothing is encrypted here.
     """
 
     def __init__(self, keys: Mapping[str, KeySource], active: str | None = None) -> None:
@@ -96,7 +96,7 @@ class MasterKeys:
 
     @property
     def used(self) -> bool:
-        """Whether anything is encrypted here."""
+        """True if logs are encrypted here."""
         return self._active is not None
 
     @property
@@ -133,10 +133,10 @@ class MasterKeys:
         return key
 
     def cipher_of(self, stream: Stream, directory: Path, partition: int) -> SegmentCipher | None:
-        """What encrypts and decrypts the log of a partition; None: nothing does.
+        """Return the cipher of a partition's log; None: it is not encrypted.
 
         Raises:
-            RefusedError, CorruptError, OSError: As `open_cipher`.
+            RefusedError, CorruptError, OSError: The same as in `open_cipher`.
         """
         if stream.config.encryption == "none":
             return None

@@ -62,7 +62,7 @@ class Nack(Enum):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same message may be stored later."""
+        """True if the same message may be stored later."""
         return self.value[2]
 
 

@@ -1,4 +1,4 @@
-"""What a batch's body claims of itself, read before it is decoded.
+"""Claims of a batch's body about itself, read before it is decoded.
 
 Arrow believes what a message says of sizes. A compressed buffer begins with its uncompressed
 length, which Arrow allocates before it looks further: a few bytes could claim terabytes. So the
@@ -41,11 +41,11 @@ _NOT_COMPRESSED: Final = -1
 
 
 class Claims(NamedTuple):
-    """What decoding a body brings, if it says the truth.
+    """Size of a body's content, by its own claim.
 
     Attributes:
-        rows: Of the batch.
-        decoded_bytes: What its columns take in memory.
+        rows: Rows of the batch.
+        decoded_bytes: Memory bytes of its columns.
     """
 
     rows: int
@@ -109,7 +109,7 @@ def _value(layout: struct.Struct, body: Body, table: int, number: int) -> int:
 
 
 def _field(body: Body, table: int, number: int) -> int:
-    """Where a table's field lies; 0 when the table does not have it."""
+    """Return the position of a table's field; 0 when the table does not have it."""
     vtable = table - _read(_I32, body, table)
     slot = 4 + 2 * number
     if slot >= _read(_U16, body, vtable):

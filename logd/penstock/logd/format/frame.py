@@ -118,7 +118,7 @@ class FrameHeader:
         return HEADER_SIZE + self.body_length
 
     def at(self, *, base_offset: int, leader_epoch: int) -> "FrameHeader":
-        """The same frame where the leader put it."""
+        """Return the frame at the offset and epoch that the leader gave it."""
         return replace(self, base_offset=base_offset, leader_epoch=leader_epoch)
 
 
@@ -201,7 +201,7 @@ def decode_header(
 
 
 def version_not_known(data: bytes) -> str:
-    """What a later version's header has that this one does not know; empty for any other bytes.
+    """Return the version of an unknown header, if it is a later one; empty for any other bytes.
 
     A header whose CRC holds is no damage: its writer meant it.
     """

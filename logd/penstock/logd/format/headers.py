@@ -40,7 +40,7 @@ def parse_headers(block: bytes, pairs_max: int) -> Pairs:
 
 
 def _fault(block: bytes) -> str:
-    """What is wrong with a block that is."""
+    """Return what is wrong with a malformed header block."""
     if not block.startswith(_VERSION) or not block.endswith(b"\r\n\r\n"):
         return "header block does not begin with NATS/1.0 or has no end"
     first, *lines = block[:-4].split(b"\r\n")

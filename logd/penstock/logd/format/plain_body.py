@@ -119,7 +119,7 @@ def _assemble(count: int, unanswered: int, buffers: Sequence[bytes]) -> bytes:
 
 
 def _offsets(values: Iterable[bytes]) -> bytes:
-    """Where each begins in all of them together, and the last ends: int32."""
+    """Return the offset of each value in their concatenation, and the last one's end: int32."""
     return array("i", accumulate(map(len, values), initial=0)).tobytes()
 
 

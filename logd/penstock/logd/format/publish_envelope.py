@@ -45,14 +45,14 @@ _ERRORS: Final = {
 
 
 class Published(NamedTuple):
-    """What a publish envelope says.
+    """Content of a publish envelope.
 
     Attributes:
         key: None where it has none; protobuf does not tell that from an empty one.
-        ack_inbox: Where its publisher is answered; empty: nowhere.
+        ack_inbox: Subject of the ack; empty: none is sent.
         ack_policy: None: that of the stream.
         expected_offset: `ANY_OFFSET` for none.
-        form: What its acks begin with, encoded.
+        form: First bytes of its acks, encoded.
     """
 
     key: bytes | None
@@ -65,7 +65,7 @@ class Published(NamedTuple):
 
 
 def is_literal(subject: str) -> bool:
-    """Whether a subject can be published to: tokens without spaces, controls and wildcards."""
+    """Return whether a subject can be published to: no spaces, controls or wildcards."""
     return bool(_SUBJECT.fullmatch(subject)) and len(subject.encode()) <= SUBJECT_LENGTH_MAX
 
 
@@ -114,7 +114,7 @@ def decode_publish(payload: memoryview, subject: bytes, now_ns: int) -> Publishe
 
 
 def published_in(payload: bytes, subject: bytes, now_ns: int) -> Published | None:
-    """What a message says that may be a publish envelope; None when it is no sound one."""
+    """Decode a message that may be a publish envelope; None when it is no valid one."""
     if payload[7:8] != bytes((TYPE_PUBLISH,)):
         return None
     try:

@@ -72,10 +72,10 @@ def encode_checksums(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def decode_checksums(data: bytes | memoryview) -> list[RecordChecksum]:
-    """What `encode_checksums` has made.
+    """Decode the result of `encode_checksums`.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: The bytes are malformed.
     """
     if len(data) % _LAYOUT.size:
         msg = f"{len(data)} bytes are no checksums of records"

@@ -1,4 +1,4 @@
-"""From a fetched payload to frames, and from frames to the rows a reader asked for."""
+"""Decoder of a fetched payload to frames, and of frames to rows of a range."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What the store tells of a segment, and retention and compaction decide by."""
+"""Facts about a segment, by which retention and compaction decide."""
 
 from dataclasses import dataclass
 

@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(r"[^\s.\x00-\x20\x7f]+")
 _INBOX: Final = "_INBOX"
 _RESERVED: Final = (_INBOX, "_R_.", "_GR_.", "_PENSTOCK", "$")
 RESERVED_PREFIXES: Final = tuple(prefix.encode() for prefix in _RESERVED)
-"""How subjects begin that no stream stores: of inboxes, also with names of their own
+"""Prefixes of subjects that no stream stores: of inboxes, also with names of their own
 (`_INBOX_tom`), of NATS itself (`$SYS`, `$JS`, and `_R_`, `_GR_` of its replies), and of logd."""
 
 _WILDCARDS: Final = ("*", ">")
@@ -73,22 +73,22 @@ def check_stream_subject(subject: str, *, ack_on_reply: bool) -> None:
 
 
 def begins_with_wildcard(subject_filter: str) -> bool:
-    """Whether a filter may match reserved subjects."""
+    """Return whether a filter may match reserved subjects."""
     return subject_filter[:1] in ("*", ">")
 
 
 def is_reserved(subject: str) -> bool:
-    """Whether no stream stores a subject, whatever its filter."""
+    """Return whether no stream stores a subject, whatever its filter."""
     return subject.startswith(_RESERVED)
 
 
 def is_inbox(subject: str) -> bool:
-    """Whether a subject is somebody's inbox: no stream stores it, and NATS and logd use others."""
+    """Return whether a subject is an inbox, which no stream stores."""
     return subject.startswith(_INBOX)
 
 
 def matches(subject_filter: str, subject: str) -> bool:
-    """Whether a filter matches a subject without wildcards."""
+    """Return whether a filter matches a subject without wildcards."""
     wanted, given = subject_filter.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted.pop()
@@ -101,7 +101,7 @@ def matches(subject_filter: str, subject: str) -> bool:
 
 
 def overlaps(one: str, other: str) -> bool:
-    """Whether two filters match a subject in common."""
+    """Return whether two filters match a subject in common."""
     left, right = one.split("."), other.split(".")
     for mine, theirs in zip(left, right, strict=False):
         if ">" in (mine, theirs):

@@ -1,1 +1,1 @@
-"""What is decided about published messages before they are stored."""
+"""Decisions on published messages before they are stored."""

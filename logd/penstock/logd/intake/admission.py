@@ -1,4 +1,4 @@
-"""How many bytes may wait for the disk (`max_intake_bytes`), and when a full stream is left.
+"""Admission: how many bytes may wait for the disk, and when a full stream leaves its subject.
 
 A stream that refuses messages for lack of room again and again leaves its subject, so that its
 publishers see "no responders" at once, and comes back when it has drained. It never leaves before
@@ -15,17 +15,17 @@ _CALM_NS: Final = 1_000_000_000
 
 _STREAM_LOW: Final = 0.5
 _TOTAL_LOW: Final = 0.75
-"""Of a budget: at most so much may be held when a stream comes back. The second is higher because
-what the other streams hold need not have anything to do with this one."""
+"""Maximum share of the total budget in use when a stream returns. It is higher than the first
+because what the other streams hold need not concern this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """When to leave, and how soon to come back.
+    """Policy by which a stream leaves its subject and returns.
 
     Attributes:
-        unsubscribe_after_ns: How long refusals may go on; None: for ever.
-        resubscribe_after_ns: How long to stay away at least.
+        unsubscribe_after_ns: How long refusals may go on; None: unlimited.
+        resubscribe_after_ns: Minimum time off the subject.
     """
 
     unsubscribe_after_ns: int | None = 10_000_000_000
@@ -37,12 +37,12 @@ NEVER_LEAVE: Final = AdmissionPolicy(unsubscribe_after_ns=None)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Where a stream stands.
+    """Load of a stream.
 
     Attributes:
-        refusals: For lack of room, since the start.
+        refusals: Refusals for lack of room, since the start.
         held: Bytes that wait for the disk, of `limit`.
-        total_held: The same over all streams, of `total_limit`.
+        total_held: Bytes that wait over all streams, of `total_limit`.
     """
 
     refusals: int
@@ -53,7 +53,7 @@ class Load:
 
     @property
     def drained(self) -> bool:
-        """Whether there is room enough to come back."""
+        """True if there is room enough to return."""
         return (
             self.held <= _STREAM_LOW * self.limit
             and self.total_held <= _TOTAL_LOW * self.total_limit
@@ -61,7 +61,7 @@ class Load:
 
 
 class Move(Enum):
-    """What a stream is to do."""
+    """Next move of a stream."""
 
     LEAVE = "leave"
     RETURN = "return"
@@ -83,12 +83,12 @@ class Admission:
 
     @property
     def away(self) -> bool:
-        """Whether the stream has left its subject."""
+        """True if the stream has left its subject."""
         return self._away_since_ns is not None
 
     @property
     def settled(self) -> bool:
-        """Whether nothing will come of waiting."""
+        """True if neither a leave nor a return is pending."""
         return self._away_since_ns is None and self._refusing_since_ns is None
 
     def observe(self, load: Load, now_ns: int) -> Move | None:

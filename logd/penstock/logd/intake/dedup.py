@@ -1,4 +1,4 @@
-"""What a partition remembers to tell a repeat: ids, the sequences of producers, the last id.
+"""Deduplication state of a partition: ids, the sequences of producers, the last id.
 
 It is a function of all records that were ever stored, not only of those that the log still has:
 `recall_producer` and `recall_ids`, fed with the frames in order, make it again after a restart, on
@@ -68,7 +68,7 @@ class MessageIds:
 
     @property
     def off(self) -> bool:
-        """Whether the stream does not deduplicate by ids."""
+        """True if the stream does not deduplicate by ids."""
         return self._window_ns == 0
 
     def since(self, offset: int) -> list[tuple[bytes, tuple[int, int]]]:
@@ -82,7 +82,7 @@ class MessageIds:
         return found[::-1]
 
     def offset(self, message_id: bytes, now_ns: int) -> int | None:
-        """Where a message of this id was stored within the window; None when it was not."""
+        """Return the offset of a message of this id within the window; None: there is none."""
         self.expire(now_ns)
         found = self._ids.get(message_id)
         if found is None or found[1] < now_ns - self._window_ns:  # the clock may have gone back
@@ -174,12 +174,12 @@ Verdict = Accept | Duplicate | Gap
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What is remembered of one producer.
+    """State of one producer.
 
     Attributes:
-        sequence: Of its last stored batch.
-        offset: Of that batch's last record.
-        seen_ns: When it was recorded, on the caller's clock.
+        sequence: Sequence of its last stored batch.
+        offset: Offset of that batch's last record.
+        seen_ns: Time of the batch, on the caller's clock.
     """
 
     sequence: int
@@ -210,7 +210,7 @@ class ProducerTable:
         return len(self._states)
 
     def last(self, producer_id: bytes) -> ProducerState | None:
-        """What is remembered of a producer, expired or not."""
+        """Return the state of a producer, expired or not."""
         return self._states.get(producer_id)
 
     def check(self, producer_id: bytes, previous: int, sequence: int, now_ns: int) -> Verdict:
@@ -382,12 +382,12 @@ _KEPT: Final = 8192
 
 @dataclass(frozen=True, slots=True)
 class DedupMark:
-    """What a replica remembers, in few words.
+    """Summary of a replica's deduplication state.
 
     Attributes:
-        offset: It remembers what was stored below; above all offsets: it cannot say now.
-        checksum: Of the ids and sequences of all that was ever stored below.
-        saved: A start would find it again, in the log and in the snapshot beside it.
+        offset: End of the records that it covers; above all offsets: unknown now.
+        checksum: Checksum of the ids and sequences of all that was ever stored below.
+        saved: Whether a start would restore it, from the log and the snapshot beside it.
     """
 
     offset: int
@@ -427,7 +427,7 @@ class DedupChecksum:
         self._offsets.append(offset)
 
     def at(self, offset: int) -> int | None:
-        """Of everything stored below an offset; None: it is not known any more."""
+        """Return the checksum of everything stored below an offset; None: it is no longer known."""
         if offset < self.base:
             return None
         count = bisect_left(self._offsets, offset)
@@ -462,7 +462,7 @@ class DedupChecksum:
         self._collected = []
 
     def end(self) -> None:
-        """What was read again has all been added; what is below `base` was counted before."""
+        """End a rebuild: sum up what was read; below `base` it was counted before."""
         collected, self._collected = sorted(self._collected or ()), None
         for offset, number in collected:
             if offset >= self.base:

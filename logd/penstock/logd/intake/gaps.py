@@ -97,13 +97,13 @@ class Gap:
     messages: int | None = None
 
     def duration_ns(self, now: Instant) -> int:
-        """So far, or from start to end."""
+        """Return the duration from start to end, or until now."""
         return max((self.end or now).monotonic_ns - self.start.monotonic_ns, 0)
 
 
 @dataclass(slots=True)
 class GapTotals:
-    """Of one stream and reason, since the process started."""
+    """Totals of one stream and reason, since the process started."""
 
     count: int = 0
     duration_ns: int = 0
@@ -205,10 +205,10 @@ class GapLedger:
         return sorted(gaps, key=lambda gap: gap.start)
 
     def totals(self, now: Instant) -> dict[tuple[str, GapReason], GapTotals]:
-        """By stream and reason, with what lasts as of now; none is ever less than before.
+        """Return totals by stream and reason, with open gaps as of now; none ever decreases.
 
-        May be called on another thread than the rest. A gap that just ends is still among those
-        that last, or already in the totals, never both or neither: what was read while the ledger
+        May be called on another thread than the rest. A gap that just ends is still among the open
+        ones, or already in the totals, never both or neither: what was read while the ledger
         changed is read again.
         """
         while True:

@@ -136,15 +136,15 @@ BUSY: Final = "too many bytes wait to be stored; try again later"
 
 
 class Single(NamedTuple):
-    """What is known of it before its place is.
+    """A message before its offset is known.
 
     Attributes:
-        message: What is stored of it, but for `pairs`.
-        size: As `Message.size_bytes`.
+        message: The stored message, without `pairs`.
+        size: The same as `Message.size_bytes`.
         pairs: Headers, those included that mean something to logd.
-        options: What they ask for.
-        reply: Who is told that it is stored, or not; empty: nobody.
-        form: Of a publish envelope: what its ack begins with.
+        options: The options in the headers.
+        reply: Subject of the ack or nack; empty: none is sent.
+        form: First bytes of the ack of a publish envelope.
     """
 
     message: Message
@@ -155,7 +155,7 @@ class Single(NamedTuple):
     form: bytes = b""
 
     def extras(self) -> RowExtras | None:
-        """What its headers put into its row."""
+        """Return the parts of its row that come from headers."""
         pairs, options = self.pairs, self.options
         if not pairs and options.key is None:
             return None
@@ -485,7 +485,7 @@ class Intake:
                 self._take_batch(message, envelope.payload, single.size, asked=asked, acked=acked)
 
     def _options(self, pairs: Pairs, message: Message, *, judged: bool) -> PublishOptions | Refusal:
-        """What a message's headers ask of this stream; without an answer they ask nothing."""
+        """Read the options in a message's headers; those of an unanswered one cannot be refused."""
         most = self.config.max_key_bytes
         if judged:
             return read_options(pairs, max_key_bytes=most) if pairs else NO_OPTIONS
@@ -500,16 +500,16 @@ class Intake:
         return None
 
     def _is_wrong(self, message: Message, stream: str) -> bool:
-        """Whether a stream of logd's own is named that does not store the message.
+        """Return whether the named stream is logd's and does not store the message.
 
-        Of a stream that is not known nothing is said: it may be one of a JetStream, or of another
-        logd, on the same subject.
+        An unknown stream is not reported: it may be one of a JetStream, or of another logd, on the
+        same subject.
         """
         subject = message.subject.decode()
         return self._knows_stream(stream) and stream not in self._streams_for(subject)
 
     def _unwrap(self, message: Message) -> Envelope | Published | None:
-        """What is in an envelope; None for a plain message, which may begin like one."""
+        """Decode an envelope; None for a plain message, which may begin like one."""
         if not message.payload.startswith(COOKIE):
             return None
         try:
@@ -637,7 +637,7 @@ class Intake:
         self._tell(refusal, Refuse(reply, self._nack(refusal), enveloped, form), count)
 
     def _names_another(self, message: Message) -> bool:
-        """Whether a message is for another stream, which answers; its headers may be unsound."""
+        """Return whether a message is for another stream, which then answers."""
         if _EXPECTED_STREAM not in message.headers:
             return False
         try:

@@ -1,4 +1,4 @@
-"""What a publisher may ask of a stream in the headers of a message.
+"""Options of a publisher in the headers of a message.
 
 The `Nats-` headers mean what they mean to JetStream. Those of ours are taken out of the headers
 that are stored, for the record has a place for what they say:
@@ -66,15 +66,15 @@ class Refusal:
 
 
 class PublishOptions(NamedTuple):
-    """What one message's headers ask for; None where they are silent.
+    """Options in one message's headers; None where there is none.
 
     Attributes:
-        last_sequence: One more than the offset of the stream's last record.
+        last_sequence: Expected offset of the stream's last record, plus one.
         subject_sequence: The same of the last record of a subject.
-        subject: Whose, if it is not the message's own.
-        key: Not empty.
+        subject: That subject, if it is not the message's own.
+        key: The record's key; not empty.
         tombstone: Whether the record's value is null; then it has a key.
-        ack_policy: Instead of the stream's.
+        ack_policy: Ack policy instead of the stream's.
     """
 
     message_id: bytes | None = None
@@ -89,7 +89,7 @@ class PublishOptions(NamedTuple):
 
     @property
     def for_one_record(self) -> bool:
-        """Whether they ask for something that only a single record can have."""
+        """True if an option applies to a single record only."""
         return self._replace(stream=None, ack_policy=None) != NO_OPTIONS
 
     def stored(self, pairs: Pairs) -> Pairs:
@@ -203,7 +203,7 @@ def _refuse_values(values: dict[str, bytes], max_key_bytes: int) -> Refusal | No
 
 
 def _fault(values: dict[str, bytes], max_key_bytes: int) -> str | None:
-    """What is wrong with the values; None when nothing is."""
+    """Return what is wrong with the values; None: nothing."""
     if len(values.get(MESSAGE_ID, b"")) > MESSAGE_ID_LENGTH_MAX:
         return f"{MESSAGE_ID} has more than {MESSAGE_ID_LENGTH_MAX} bytes"
     for name in (EXPECTED_LAST_SEQUENCE, EXPECTED_SUBJECT_SEQUENCE):

@@ -36,10 +36,10 @@ class Message(NamedTuple):
 
 
 class RowExtras(NamedTuple):
-    """What a plain message's headers put into its row.
+    """The parts of a plain message's row that come from its headers.
 
     Attributes:
-        headers: Those that are stored.
+        headers: The stored headers.
         tombstone: Whether its value is null.
     """
 
@@ -64,7 +64,7 @@ class MessageRun(Struct):
 
     @property
     def full(self) -> bool:
-        """Whether what comes next belongs into another one."""
+        """True if the next message needs another frame."""
         return self.size >= FRAME_BYTES_MAX or len(self.messages) >= FRAME_ROWS_MAX
 
     @property
@@ -123,7 +123,7 @@ Ack = PendingAck | AckRun
 
 
 def ack_count(ack: Ack) -> int:
-    """How many publishers are answered."""
+    """Return how many publishers are answered."""
     return len(ack.replies) - ack.replies.count(b"") if isinstance(ack, AckRun) else 1
 
 
@@ -153,14 +153,14 @@ Effect = Append | AckLater | Refuse
 
 
 class EventLoopBatch(Struct):
-    """What one turn amounts to so far.
+    """Messages of one turn of the event loop.
 
     Attributes:
-        room: Bytes that may still be taken, in a frame that a message may have to begin.
+        room: Bytes that may still be accepted, in a frame that a message may have to begin.
         spare: Bytes the daemon has room for beyond those, but the stream has not.
         offset_max: The stream has room for records below this offset.
         here: Whether runs are acked as soon as the leader has them.
-        replies: Whom to ack of the run under way, by position.
+        replies: Reply subjects of the current run, by position.
     """
 
     now_ns: int
@@ -176,7 +176,7 @@ class EventLoopBatch(Struct):
     refusals: list[Refuse] = field(default_factory=list)
 
     def stretch(self) -> tuple[int, int]:
-        """How many bytes and how many plain messages `put` may be given at once."""
+        """Return how many bytes and how many plain messages `put` accepts at once."""
         run = self.run
         if run is None:
             return min(self.room, FRAME_BYTES_MAX) - FRAME_OVERHEAD, FRAME_ROWS_MAX

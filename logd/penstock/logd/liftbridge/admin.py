@@ -187,7 +187,7 @@ class MetadataService:
     async def fetch_partition(
         self, request: wire.FetchPartitionMetadataRequest, _: Context
     ) -> wire.FetchPartitionMetadataResponse:
-        """Where a partition stands, as its leader knows."""
+        """Return the offsets of a partition; only its leader answers."""
         self._streams.partition(request.stream, request.partition)  # its leader answers only
         (document,) = self._streams.describe(request.stream)
         (found,) = [one for one in document["partitions"] if one["partition"] == request.partition]

@@ -1,4 +1,4 @@
-"""Who makes a gRPC call: a certificate, or `authorization: Bearer …` in its metadata, says so.
+"""Authentication of gRPC calls: by certificate, or by `authorization: Bearer …` in the metadata.
 
 In front of everything else, for each call. One that lasts is ended when its identity does. The
 health service answers everybody.
@@ -38,13 +38,13 @@ _CERTIFICATES_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcListener:
-    """How clients come in.
+    """Authentication and TLS of a gRPC listener.
 
     Attributes:
-        authenticator: Says who they are.
-        tls: Gives the files as they are now; None: there is no TLS.
+        authenticator: Identifies clients.
+        tls: Returns the current files; None: there is no TLS.
         certificates: Whether clients must show one.
-        permits: What they may do.
+        permits: Authorization of their calls.
     """
 
     authenticator: Authenticator
@@ -53,7 +53,7 @@ class GrpcListener:
     certificates: bool = False
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """Of the listener; gRPC asks for each connection whether files have changed."""
+        """Return the listener's credentials; gRPC checks for changed files on each connection."""
         source = self.tls
         if source is None:
             return None
@@ -125,10 +125,10 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
             end_call(before)
 
     async def _identify(self, context: Context) -> Identity:
-        """Whose token comes with a call; without one, whose certificate with its connection.
+        """Return the identity of a call's token, else of its connection's certificate.
 
         Raises:
-            UnauthenticatedError: Nobody's.
+            UnauthenticatedError: There is no valid one.
         """
         shown = [value for key, value in context.invocation_metadata() or () if key == _HEADER]
         if not shown:
@@ -152,10 +152,10 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         return der
 
     async def _while_valid(self, working: Awaitable[Any], identity: Identity) -> Any:
-        """What a call comes to, unless its caller's identity ends before.
+        """Await a call's result while its caller's identity is valid.
 
         Raises:
-            UnauthenticatedError: It has ended.
+            UnauthenticatedError: The identity has expired.
         """
         task = asyncio.ensure_future(working)
         try:

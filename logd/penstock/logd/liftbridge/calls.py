@@ -162,11 +162,11 @@ class Requests:
         self._request_s = request_s
 
     def handler(self, name: str, call: Call) -> Any:
-        """What gRPC needs to know of a method.
+        """Return gRPC's handler of a method.
 
         Args:
-            name: Of the method.
-            call: Is given its request, or an async iterator over them.
+            name: The method's name.
+            call: Receives its request, or an async iterator over them.
         """
         method = _METHODS[name]
         make: Any = (

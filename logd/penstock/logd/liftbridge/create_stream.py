@@ -36,7 +36,7 @@ def settings_of(request: wire.CreateStreamRequest) -> dict[str, Any]:
 
 
 def _given(request: wire.CreateStreamRequest, option: StreamOption) -> Any:
-    """What a request gives of an option; what is zero, empty or false is not given."""
+    """Return the value of an option in a request; None: zero, empty or false means unset."""
     field: Any = getattr(request, option.option.liftbridge)
     value = field.value if isinstance(field, _NULLABLE) else field
     if option.name.endswith("_s"):  # Liftbridge has milliseconds

@@ -1,4 +1,4 @@
-"""What a call is refused with: gRPC's status codes, chosen as Liftbridge's clients read them.
+"""Errors of calls: gRPC's status codes, chosen as Liftbridge's clients read them.
 
 A client takes RESOURCE_EXHAUSTED in a subscription for the end of what there is to read, and
 FAILED_PRECONDITION at its beginning for another node's leadership. So a limit of this server is
@@ -74,7 +74,7 @@ class CallError(Exception):
 
 
 def call_error(error: Exception, method: str) -> CallError:
-    """How a caller learns what went wrong."""
+    """Convert an error to the caller's gRPC error."""
     while isinstance(error, ExceptionGroup):  # of a stream's requests
         error = error.exceptions[0]
     match error:

@@ -35,7 +35,7 @@ _ANSWERS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What a member was last told here."""
+    """Last assignment that a member received here."""
 
     epoch: int
     granted: frozenset[GroupPartition]
@@ -92,7 +92,7 @@ class GroupService:
     async def assignments(
         self, request: wire.FetchConsumerGroupAssignmentsRequest, _: Context
     ) -> wire.FetchConsumerGroupAssignmentsResponse:
-        """What a member is to read now, and nothing else."""
+        """Return the partitions that a member may read now."""
         group, member = request.groupId, request.consumerId
         _check_names(group, member)
         document, described = self._described(group, member)
@@ -193,7 +193,7 @@ class GroupService:
         return answer
 
     def _knows(self, group: str, member: str) -> bool:
-        """Whether this node has heard of the membership: its next question may come here."""
+        """Return whether this node knows the membership, so that its next request may come here."""
         try:
             self._described(group, member)
         except (CallError, RefusedError):

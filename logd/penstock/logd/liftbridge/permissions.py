@@ -1,4 +1,4 @@
-"""What the caller of each method must be allowed, how much of it, and how it is recorded.
+"""Right, quota and audit record of each method.
 
 A method is as the operation of logd's own that it maps to; one that maps to none is for
 administrators.
@@ -57,7 +57,7 @@ _REQUESTS: Final[dict[str, Callable[[Any], operations.Request]]] = {
     "FetchConsumerGroupAssignments": _group,
     "ReportConsumerGroupCoordinator": _group,
 }
-"""What logd's own operation would be asked for a method, which has its right and its record."""
+"""Operation of logd whose right and record apply to a method."""
 
 Context: TypeAlias = Any
 Call: TypeAlias = Callable[[Any, Context], Awaitable[Any]]

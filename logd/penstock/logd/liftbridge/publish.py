@@ -46,7 +46,7 @@ from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
 
 RELAY_ID: Final = b"penstock.grpc."
-"""What the `Nats-Msg-Id` begins with that a relayed publish is given; subscribers do not see it."""
+"""Prefix of the `Nats-Msg-Id` of a relayed publish; subscribers do not see it."""
 
 _RESEND_S: Final = 2.0
 """Seconds without an ack after which a publish is sent again: far above what an ack takes, and
@@ -175,10 +175,10 @@ class Relay:
         self.link.write(b"PUB %b %d\r\n%b\r\n" % (inbox.encode(), len(body), body))
 
     def _line(self, subject: str, message: wire.Message, number: str, stream: str) -> bytes:
-        """What NATS is told.
+        """Return the NATS message of a publish.
 
         Raises:
-            CallError: NATS does not take so much at a time.
+            CallError: It exceeds NATS's maximum payload.
         """
         payload = encode_publish(message)
         pairs = [(EXPECTED_STREAM, stream.encode())] if stream else []
@@ -334,7 +334,7 @@ class PublishService:
                 tasks.create_task(one(request)).add_done_callback(give)
 
     def _give(self, size: int, _: asyncio.Task[None]) -> None:
-        """Of a task that is done, or was cancelled before it began."""
+        """Return the room of a task that is done, or was cancelled before it began."""
         self._room.give(size)
 
     async def _answer(self, request: wire.PublishRequest) -> wire.PublishResponse | None:
@@ -407,7 +407,7 @@ class PublishService:
 
 
 def _waited_for(policy: wire.AckPolicy) -> wire.AckPolicy:
-    """What is asked of the leader: an ack in any case."""
+    """Return the policy for the leader: an ack in any case."""
     return wire.ALL if policy == wire.NONE else policy
 
 

@@ -116,7 +116,7 @@ class GrpcServer:
         await self._server.stop(_STOP_S)
 
     def info(self) -> dict[str, Any]:
-        """For `/status`."""
+        """Return the fields for `/status`."""
         return {
             "calls": self._authorizer.calls,
             "subscriptions": self._subscriptions_here.open,
@@ -128,7 +128,6 @@ class GrpcServer:
         }
 
     def metrics(self) -> Iterable[Metric]:
-        """For Prometheus."""
         yield family("grpc_calls", dict(self._authorizer.ended).items())
         outcomes = dict(self.relay.counts)
         yield family("grpc_publishes", [((outcome,), count) for outcome, count in outcomes.items()])
@@ -191,7 +190,7 @@ class GrpcServer:
 
 
 def server_options(section: GrpcSection, *, idle_s: float = _IDLE_S) -> tuple[tuple[str, int], ...]:
-    """What gRPC itself holds clients to."""
+    """Return gRPC's own limits on clients."""
     return (
         ("grpc.max_receive_message_length", section.received_bytes_max),
         ("grpc.max_send_message_length", -1),  # what is stored is to be had

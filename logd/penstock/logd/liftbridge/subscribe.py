@@ -264,11 +264,11 @@ class _Course:
         self._incarnation = streams.outline(request.stream).stream.incarnation
 
     def partition(self) -> Partition:
-        """Where it is read, as `Streams.partition`."""
+        """Return the partition at the node that serves it; see `Streams.partition`."""
         return self._streams.partition(self._stream, self._number, replica=self._replica)
 
     def again(self) -> Partition:
-        """The same under way: a client that has begun asks again elsewhere on UNAVAILABLE only."""
+        """Return the partition of an open subscription; clients retry on UNAVAILABLE only."""
         if self._stopping():
             raise CallError(grpc.StatusCode.UNAVAILABLE, "this node stops")
         self._permit()
@@ -333,7 +333,7 @@ async def _start(partition: Partition, request: wire.SubscribeRequest) -> int:
 
 
 def _within(offset: int, partition: Partition, *, reverse: bool) -> int:
-    """Where a subscription begins that wants an offset which the partition may not have.
+    """Return the begin of a subscription whose offset the partition may not have.
 
     Liftbridge begins with the oldest record below the first offset, and beyond the end with the
     next one that is committed, or backward with the last one that is. Its clients rely on that: a

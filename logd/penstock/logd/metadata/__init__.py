@@ -1,1 +1,1 @@
-"""What a cluster agrees on: streams, partitions, nodes, rules, and what changes them."""
+"""The cluster's replicated state: streams, partitions, nodes, rules, and its commands."""

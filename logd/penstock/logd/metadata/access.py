@@ -58,14 +58,14 @@ class AccessTable:
     quotas: dict[str, Quota] = field(default_factory=dict)
 
     def max_streams(self, principal: str) -> int | None:
-        """How many streams a principal may have created; None: as many as it likes."""
+        """Return how many streams a principal may create; None: unlimited."""
         quota = quota_of(self.quotas, principal) if principal else None
         return None if quota is None else quota.streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRecord:
-    """As it is written down."""
+    """The table's persistent form."""
 
     version: int = 0
     rules: tuple[AclRule, ...] = ()
@@ -76,7 +76,7 @@ NO_ACCESS: Final = AccessRecord()
 
 
 def record_of(table: AccessTable) -> AccessRecord:
-    """What to write down; the same for the same rules and quotas."""
+    """Return the record to persist; equal for equal rules and quotas."""
     return AccessRecord(
         version=table.version,
         rules=tuple(sorted(table.rules.values())),
@@ -85,7 +85,7 @@ def record_of(table: AccessTable) -> AccessRecord:
 
 
 def table_of(record: AccessRecord) -> AccessTable:
-    """What was written down."""
+    """Return the table of a persisted record."""
     return AccessTable(
         record.version,
         {rule.id: rule for rule in record.rules},

@@ -22,14 +22,14 @@ import orjson
 from penstock.logd.errors import CorruptError, LogdError
 
 Document: TypeAlias = dict[str, Any]
-"""What a JSON object is read as."""
+"""Python form of a JSON object."""
 
 Reader = Callable[[Any, str], Any]
 
 _UNUSED: Final = b',"restore_from":[],"restore_upto":[]'
-"""Of a `StreamConfig` that is restored from no backup. It is cut out of the bytes, as orjson writes
-every field, and Python would take long for all streams of a cluster. Within a string there would be
-backslashes, so that it is nothing else."""
+"""JSON of a `StreamConfig` that is restored from no backup. It is cut out of the bytes, as orjson
+writes every field, and Python would take long for all streams of a cluster. Within a string there
+would be backslashes, so that it is nothing else."""
 
 _GONE: Final = {"ReplicationOptions": frozenset({"warm_standby"})}
 """Fields that 0.1.0 wrote, by their classes; they are read over."""
@@ -105,7 +105,7 @@ def _is_plain(_: Any) -> bool:
 
 @cache
 def _knows_fields(kind: Any) -> Callable[[Any], bool]:
-    """Whether the objects in a value have no fields but those of their classes."""
+    """Return a check that the objects in a value have no fields but those of their classes."""
     origin, arguments = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
         return _knows_fields_of(kind)

@@ -1,4 +1,4 @@
-"""What can be asked of the cluster's state, and its form in the log of the metadata group.
+"""Commands to the cluster's state, and their form in the log of the metadata group.
 
     {"version": 1, "kind": "ChangeIsr", "command": {...}}
 
@@ -28,7 +28,7 @@ COMMAND_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """What a proposal about a partition was based on; if any of it has changed, it is refused."""
+    """State that a proposal about a partition was based on; if it has changed, it is refused."""
 
     stream: str
     partition: int
@@ -246,7 +246,7 @@ class PurgePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewShare:
-    """Who is to read a partition, and who may be reading it from now on."""
+    """Member that is to read a partition, and the one that may be reading it from now on."""
 
     partition: GroupPartition
     wanted: str

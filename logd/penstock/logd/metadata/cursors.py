@@ -25,7 +25,7 @@ _CONSUMER: Final = re.compile(r"[A-Za-z0-9_.:@/-]+")
 
 
 class CursorKey(NamedTuple):
-    """Whose cursor, and where."""
+    """Consumer, stream and partition of a cursor."""
 
     consumer: str
     stream: str
@@ -164,7 +164,7 @@ def check_consumer(consumer: str) -> None:
 
 
 def decode_change(key: bytes | None, value: bytes | None) -> Change:
-    """What a stored record says.
+    """Decode a stored record of a cursor.
 
     Raises:
         CorruptError: It is not a record of a cursor.

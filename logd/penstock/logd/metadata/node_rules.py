@@ -1,4 +1,4 @@
-"""What commands about nodes do to the tables, and who belongs to the metadata group.
+"""Commands about nodes, and the membership of the metadata group.
 
 Who belongs to the metadata group, made to follow who is registered: one small step at a time.
 

@@ -1,4 +1,4 @@
-"""What the doors must know of an option of a stream, beside its type, default, bounds and meaning.
+"""Declaration of a stream's option, beside its type, default, bounds and meaning.
 
 An option is declared once, as a field of `StreamConfig`, of its `Retention`, or of
 `ReplicationOptions`: an annotation gives bounds (`annotated_types`) and an `Option`. Everything
@@ -11,16 +11,16 @@ from enum import StrEnum
 
 
 class Change(StrEnum):
-    """How an option is set on a command line."""
+    """Commands that set an option."""
 
     ALTER = "alter"
-    """By `streams create` and `streams alter`."""
+    """Set by `streams create` and `streams alter`."""
     CREATE = "create"
-    """By `streams create`; it cannot be changed."""
+    """Set by `streams create`; it cannot be changed."""
     MODE = "mode"
-    """By a command of its own, as `streams pause`."""
+    """Set by its own command, as `streams pause`."""
     RESTORE = "restore"
-    """By `restore`."""
+    """Set by `restore`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the state of a cluster is made of: nodes, streams, their partitions, consumer groups.
+"""Records of a cluster's state: nodes, streams, their partitions, consumer groups.
 
 Every record is immutable; a change puts a new one in its place.
 """
@@ -22,7 +22,7 @@ _NODE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class NodeState(StrEnum):
-    """What a node is there for."""
+    """State of a node."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -33,7 +33,7 @@ class NodeState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where a node is reached, each as `host:port`; empty: nowhere."""
+    """Addresses of a node, each as `host:port`; empty: it has none."""
 
     peer: str
     fetch: str = ""
@@ -67,11 +67,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationOptions:
-    """How a stream is replicated: each field is an option, declared here and nowhere else.
+    """Replication of a stream: each field is an option, declared here and nowhere else.
 
     Attributes:
-        replication_factor: Replicas of each partition; 0: one on every active node. What users ask
-            for is `ReplicationSettings.replication_factor`.
+        replication_factor: Replicas of each partition; 0: one on every active node. Users set
+            `ReplicationSettings.replication_factor`.
     """
 
     replication_factor: int = 1
@@ -114,7 +114,7 @@ class ReplicationOptions:
 
     @property
     def listens(self) -> bool:
-        """Whether its leaders are on its subject."""
+        """True if its leaders are subscribed to its subject."""
         return not (self.paused and self.held)
 
 
@@ -128,25 +128,25 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRecord:
-    """Where a partition's records are, and who orders them.
+    """The replicas and the leader of a partition.
 
     Attributes:
-        replicas: In the order in which they should lead.
+        replicas: Replicas in the order in which they should lead.
         observers: Nodes that hold a copy and never count.
         isr: Replicas that have every committed record, in the order of their names.
         leader: One of `isr`, or None while nobody may lead.
         leader_epoch: Rises with every change of the leader, to None too.
         version: Rises with every change of anything here.
-        last_leader: Who led last; it must be fenced before another one leads.
-        successor: Whom a leader was deposed for, while nobody leads.
+        last_leader: The last leader; it must be fenced before another one leads.
+        successor: The node a leader was deposed for, while nobody leads.
         target: Replicas that a move ends with; None while there is none.
         former: Nodes that may hold data of it, which is to be removed.
-        joined: Since when those hold it that did not from the beginning.
-        unclean_elections: Leaders there were that lacked acked records.
+        joined: Time since when replicas hold it that did not from the beginning.
+        unclean_elections: Number of leaders that lacked acked records.
         unclean_epoch: The leader epoch of the last of them; 0: there was none.
         purged: Records below this offset were purged, as far as leaders up to `purge_epoch` have
             ordered them.
-        purge_epoch: The leader epoch in which that was said; 0: never.
+        purge_epoch: The leader epoch of that purge; 0: never.
     """
 
     replicas: tuple[NodeId, ...]
@@ -189,7 +189,6 @@ class StreamRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not being deleted."""
         return self.state is StreamState.OPEN
 
     @property
@@ -203,7 +202,7 @@ class StreamRecord:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionKey:
-    """Which partition of which stream of that name."""
+    """Partition of the stream of that name."""
 
     stream: str
     partition: int
@@ -234,7 +233,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Who reads a partition.
+    """Reader of a partition within a group.
 
     Attributes:
         wanted: The member that is to read it; empty: none.

@@ -38,7 +38,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How much of a stream is kept; None: all of it."""
+    """Limits of what a stream keeps; None: unlimited."""
 
     age_s: Annotated[
         int | None,
@@ -64,11 +64,11 @@ class Retention:
 
     @property
     def deletes(self) -> bool:
-        """Whether anything is ever deleted."""
+        """True if anything is ever deleted."""
         return any(limit is not None for limit in (self.age_s, self.bytes, self.messages))
 
     def by_age(self) -> "Retention":
-        """Only the limit that deletes with `discard: new`."""
+        """Return the one limit that deletes with `discard: new`."""
         return Retention(age_s=self.age_s)
 
     def max_segment_bytes(self, configured: int) -> int:
@@ -108,11 +108,11 @@ def decide(
     high_watermark: int,
     now_ns: int,
 ) -> Action | None:
-    """What is to be done now; deletion first, for it makes room.
+    """Return the next action; deletion first, for it makes room.
 
     Args:
         retention: The limits that delete.
-        segments: In order and without gaps, the active one last.
+        segments: Segments in order and without gaps, the active one last.
         high_watermark: Nothing above it is deleted, nor counted as kept.
         now_ns: Unix time.
     """

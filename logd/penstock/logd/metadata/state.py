@@ -93,7 +93,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """What became of each part of a command, in their order."""
+    """Results of the parts of a command, in their order."""
 
     results: tuple[Done | Refused, ...]
 
@@ -158,7 +158,7 @@ class ClusterState:
 
     @property
     def access(self) -> AccessTable:
-        """Who may do what, and how much of it."""
+        """Rules and quotas."""
         return self._tables.access
 
     def active(self) -> list[NodeId]:
@@ -181,7 +181,6 @@ class ClusterState:
         return self._tables.catalog.match(subject)
 
     def knows(self, stream: str) -> bool:
-        """Whether there is an open stream of this name."""
         return self._tables.catalog.knows(stream)
 
     def apply(self, index: int, command: Command) -> Result:

@@ -1,4 +1,4 @@
-"""What commands about streams and partitions do to the tables.
+"""Commands about streams and partitions.
 
 A deleted stream is marked first. Nodes that hold data of it remove that and say so; when the last
 one has, the stream is forgotten and its name is free. So no command, and no missing command, makes
@@ -340,7 +340,7 @@ def _keys(stream: StreamRecord) -> tuple[PartitionKey, ...]:
 
 
 def as_catalog_entry(stream: StreamRecord) -> Stream:
-    """What the catalog knows of a stream."""
+    """Return the catalog's form of a stream."""
     return Stream(config=stream.config, incarnation=stream.incarnation, state=stream.state)
 
 

@@ -1,4 +1,4 @@
-"""Which streams there are: a state machine that applies commands and can be written down.
+"""Catalog of streams: a state machine that applies commands and can be persisted.
 
 A deleted stream is first marked as such, so that a crash between that and the removal of its data
 leaves no doubt what the operator wanted; the data of a stream that is not marked is never removed.
@@ -188,11 +188,11 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose quota a stream counts for that is to be created.
+    """Principal to whose quota a new stream counts.
 
     Attributes:
-        name: Empty: nobody's.
-        max_streams: It may have; None: as many as it likes.
+        name: Its name; empty: nobody.
+        max_streams: Maximum streams that it may have; None: unlimited.
     """
 
     name: str = ""
@@ -203,7 +203,7 @@ NOBODY: Final = Owner()
 
 
 class StreamState(StrEnum):
-    """Where a stream is in its life."""
+    """State of a stream."""
 
     OPEN = "open"
     DELETING = "deleting"
@@ -288,7 +288,6 @@ class Metadata:
         return stream
 
     def knows(self, name: str) -> bool:
-        """Whether there is an open stream of this name."""
         stream = self._streams.get(name)
         return stream is not None and _is_open(stream)
 
@@ -388,7 +387,7 @@ class Metadata:
 
 
 def _restored_as(present: StreamConfig, wanted: StreamConfig) -> StreamConfig:
-    """What is wanted, with the ranges of a stream's backup as they are; they can only be ended.
+    """Return the wanted configuration, with the ranges of a stream's backup; they can only end.
 
     They are ended with an end that is the beginning: the log begins where it does, and is complete
     with what is in it.
@@ -400,7 +399,6 @@ def _restored_as(present: StreamConfig, wanted: StreamConfig) -> StreamConfig:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a stream of this name is logd's own."""
     return name.startswith(INTERNAL_PREFIX)
 
 
@@ -461,10 +459,10 @@ ACTIVITY: Final = "__activity"
 
 
 def activity_stream(*, bytes_max: int, age_s: int) -> StreamConfig:
-    """What events are kept in.
+    """Return the configuration of the activity stream.
 
-    An event is remembered by its id for an hour: a node that could not write it for so long may
-    write it a second time.
+    An event is known by its id for an hour: a node that could not write it for so long may write it
+    a second time.
     """
     return StreamConfig(
         name=ACTIVITY,

@@ -130,7 +130,7 @@ class Tables:
 
 
 def basis_of(key: PartitionKey, stream: StreamRecord, partition: PartitionRecord) -> Basis:
-    """What a proposal is based on that is made now."""
+    """Return the basis of a proposal that is made now."""
     return Basis(
         stream=key.stream,
         partition=key.partition,

@@ -31,16 +31,16 @@ class NatsTlsSettings(BaseModel):
 
 
 class NatsSettings(BaseModel):
-    """Where messages come from, and who logd is there.
+    """Connection to NATS, and logd's credentials there.
 
     Attributes:
         url: `nats://HOST:PORT` or `tls://HOST:PORT`, of one server or several: a list, or separated
             by commas. User and password or a token may stand in it.
-        user: With `password`, instead of those in the URL; so are the next three.
+        user: User, with `password`; it takes precedence over the URL, and so do the next three.
         password: A text, `{file: PATH}` or `{env: NAME}`, as `token` is.
-        token: As the server's configuration has it.
-        nkey_seed_file: Holds a user's seed.
-        credentials_file: Holds a user's JWT and seed.
+        token: Token, as in the server's configuration.
+        nkey_seed_file: File with a user's seed.
+        credentials_file: File with a user's JWT and seed.
         tls: Required when given; else only where a URL or a server demands it.
         jetstream_hints: Whether requests on JetStream's API are answered with an error that names
             the way here, where no JetStream answers them.
@@ -82,7 +82,7 @@ class NatsSettings(BaseModel):
         return [hide_credentials(one) for one in url]
 
     def access(self) -> NatsAccess:
-        """What the connections need."""
+        """Return the access for connections."""
         return NatsAccess(
             servers=parse_servers(self.url),
             login=Login(

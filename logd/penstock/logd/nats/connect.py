@@ -62,12 +62,12 @@ _CREDENTIALS_KEY: Final = "nats.credentials_file"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Login:
-    """What the configuration says; at most one way, and it goes before what a URL says.
+    """Credentials in the configuration; at most one way, and it precedes the URL's.
 
     Attributes:
-        user: With `password`.
-        nkey_seed_file: Holds a user's seed (`SU...`).
-        credentials_file: Holds a user's JWT and seed, as `nsc` writes them (`.creds`).
+        user: User, with `password`.
+        nkey_seed_file: File with a user's seed (`SU...`).
+        credentials_file: File with a user's JWT and seed, as `nsc` writes them (`.creds`).
     """
 
     user: str | None = None
@@ -139,11 +139,11 @@ def _with_credentials(path: Path, nonce: str, now_ns: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """What a `.creds` file holds.
+    """Content of a `.creds` file.
 
     Attributes:
-        jwt: Of the user.
-        claims: That the JWT makes; nobody has looked at its signature.
+        jwt: JWT of the user.
+        claims: Claims of the JWT, whose signature is not checked.
         sign: Signs a server's nonce with the user's seed.
     """
 
@@ -221,13 +221,13 @@ _WRONG_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """What the configuration says.
+    """TLS in the configuration.
 
     Attributes:
         ca_file: PEM; instead of the system's authorities.
-        cert_file: PEM; the client's certificate and what leads from it to an authority.
+        cert_file: PEM; the client's certificate and its chain to an authority.
         key_file: PEM; the certificate's key, if it is not in `cert_file`.
-        server_name: What the server's certificate must be for, instead of its host.
+        server_name: Name in the server's certificate, instead of its host.
         handshake_first: Whether the server awaits the handshake before it says anything.
     """
 
@@ -259,12 +259,12 @@ class TlsFiles:
 
 
 def explain_tls_error(error: ssl.SSLError, server: str, name: str) -> Exception:
-    """What a failed handshake means to an operator.
+    """Return the operator's error for a failed handshake.
 
     Args:
-        error: What OpenSSL says.
-        server: Its address.
-        name: What its certificate was held against.
+        error: OpenSSL's error.
+        server: The server's address.
+        name: Name that the certificate was checked for.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _EXPIRED:
@@ -296,14 +296,14 @@ _HANDSHAKE_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAccess:
-    """How to get into a NATS cluster.
+    """Access to a NATS cluster.
 
     Attributes:
-        servers: To begin with.
-        login: Who we are.
+        servers: The configured servers.
+        login: logd's credentials.
         tls: None: only where a URL or a server asks for it, with the system's authorities.
-        source: Gives a context made of `tls`, and of its files as they are by then; None: they are
-            read for each connection.
+        source: Returns a context made of `tls` and its current files; None: they are read for
+            each connection.
     """
 
     servers: tuple[NatsServer, ...]
@@ -312,10 +312,10 @@ class NatsAccess:
     source: TlsSource | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For a new connection; may read files.
+        """Return the TLS context of a new connection; may read files.
 
         Raises:
-            NatsSetupError: A file is missing, or not what it should be.
+            NatsSetupError: A file is missing or invalid.
         """
         return (self.tls or TlsFiles()).context() if self.source is None else self.source()
 

@@ -50,19 +50,19 @@ _log = structlog.get_logger()
 
 
 class InterestProbe:
-    """Of one connection. Used on the event loop.
+    """Proof of a connection's interest at other servers. Used on the event loop.
 
     Args:
-        wire: The connection; None: there is none now.
-        servers: The others, as far as known.
-        access: To the servers.
-        name: Shown in their monitoring.
-        rng: For subjects that nobody else has.
-        clock: To see whether credentials have expired.
-        proof_s: Seconds a proof may take.
+        wire: Returns the connection; None: there is none now.
+        servers: Returns the other servers, as far as known.
+        access: Access to the servers.
+        name: Name in their monitoring.
+        rng: Source of unique subjects.
+        clock: Clock for the expiry of credentials.
+        proof_s: Maximum seconds of a proof.
 
     Attributes:
-        unproven: Proofs that were not had in time, each server counted.
+        unproven: Proofs that failed in time, each server counted.
     """
 
     def __init__(  # noqa: PLR0913 - through what, whither, and for how long
@@ -202,6 +202,6 @@ class InterestProbe:
 
 
 def _give_up(outpost: Wire, error: ServerError) -> None:
-    """What is refused there is not asked for again and again."""
+    """Note a server's refusal, so that the request is not repeated."""
     outpost.problem = outpost.problem or f"nats-server says: {error.text}"
     outpost.abort()

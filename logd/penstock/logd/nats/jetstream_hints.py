@@ -65,13 +65,13 @@ _log = structlog.get_logger()
 
 
 class Serving(StrEnum):
-    """Whether the hints are served.
+    """State of the hints.
 
     Attributes:
-        UNKNOWN: Nobody has been asked on this connection.
-        HINTS: Yes: nobody else serves JetStream's API.
-        JETSTREAM: No: a JetStream does.
-        SILENT: No: somebody listens there and does not answer, or logd may not ask.
+        UNKNOWN: No request was sent on this connection yet.
+        HINTS: Served: nobody else serves JetStream's API.
+        JETSTREAM: Not served: a JetStream does.
+        SILENT: Not served: a subscriber does not answer, or logd may not ask.
     """
 
     UNKNOWN = "unknown"
@@ -124,7 +124,7 @@ class JetStreamHints:
             tasks.create_task(self._watch())
 
     def info(self) -> dict[str, Any]:
-        """For `/status`."""
+        """Return the fields for `/status`."""
         return {"serving": self.serving.value, "answered": self.answered}
 
     async def _watch(self) -> None:
@@ -181,7 +181,7 @@ class JetStreamHints:
                 self.answered += 1
 
     def _answerable(self, reply: bytes) -> bool:
-        """Whether an answer does no harm: else a client could have logd publish anywhere."""
+        """Return whether a reply subject is safe: a client must not make logd publish anywhere."""
         if is_inbox(reply.decode("utf-8", "replace")):
             return True
         return (

@@ -91,7 +91,7 @@ _log = structlog.get_logger()
 
 
 class LinkState(Enum):
-    """What happened to a link or to one of its subscriptions."""
+    """Event of a link or of one of its subscriptions."""
 
     LOST = "lost"
     RESTORED = "restored"
@@ -126,10 +126,10 @@ class _Subscription:
 
 
 class Subscriptions:
-    """What is to be subscribed, and what of it the server has.
+    """Wanted subscriptions, and those that the server has.
 
     Args:
-        notify: Told what came of each.
+        notify: Called with the result of each.
     """
 
     def __init__(self, notify: Callable[[LinkEvent], None]) -> None:
@@ -140,7 +140,7 @@ class Subscriptions:
 
     @property
     def some(self) -> bool:
-        """Whether there is one."""
+        """True if there is a subscription."""
         return bool(self._found)
 
     def denials(self) -> dict[bytes, str]:
@@ -255,13 +255,13 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTiming:
-    """How long a link waits.
+    """Times of a link.
 
     Attributes:
-        confirm_s: Seconds that a server may take to answer.
-        proof_s: Seconds that a proof may take that other servers route to the link.
-        short_s: Seconds below which a connection did not last: the next is not made at once.
-        sleep: Waits between tries to connect.
+        confirm_s: Maximum seconds of a server's answer.
+        proof_s: Maximum seconds of a proof that other servers route to the link.
+        short_s: Seconds below which a connection was too short: the next is not made at once.
+        sleep: Waits between attempts to connect.
     """
 
     confirm_s: float = 5.0
@@ -334,12 +334,12 @@ class NatsLink:
 
     @property
     def unproven(self) -> int:
-        """How often it was not proven in time that a server routes to this connection."""
+        """Number of proofs that failed in time, by which a server routes to this connection."""
         return self._loopback.unproven
 
     @property
     def connected(self) -> bool:
-        """Whether a server has us."""
+        """True if a server is connected."""
         return self._wire is not None
 
     @property

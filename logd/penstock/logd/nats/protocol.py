@@ -41,7 +41,7 @@ messages amount to is soon done. A node's heartbeats wait for it, and its lease 
 """Bytes; what one read of the socket can bring, so also what one turn is."""
 
 _WORD: Final = rb"([^ \t\r\n]{1,%d})" % MESSAGE_WORD_MAX
-"""What nats-server takes as one; a publisher's subject may hold any other byte."""
+"""Pattern of a word that nats-server accepts; a publisher's subject may hold any other byte."""
 
 _MSG: Final = re.compile(rb"MSG %b %b (?:%b )?(\d{1,10})\r\n" % (_WORD, _WORD, _WORD))
 _HMSG: Final = re.compile(rb"HMSG %b %b (?:%b )?(\d{1,10}) (\d{1,10})\r\n" % (_WORD, _WORD, _WORD))
@@ -61,15 +61,15 @@ _new_tuple: Final = tuple.__new__
 
 @dataclass(slots=True)
 class Parsed:
-    """What one read brought.
+    """Content of one read.
 
     Attributes:
-        messages: By subscription id, in order of arrival.
+        messages: Messages by subscription id, in order of arrival.
         info: The last INFO, if any came.
-        pings: PINGs to answer.
+        pings: Number of PINGs to answer.
         answers: PONGs (None) and texts of -ERR lines, in order: an error that comes before a PONG
             is about what was sent before its PING.
-        damage: Why what follows cannot be parsed; the parser is of no more use then.
+        damage: Why what follows cannot be parsed; the parser is unusable then.
     """
 
     messages: dict[bytes, list[Message]] = field(default_factory=lambda: defaultdict(list))
@@ -95,7 +95,7 @@ class NatsParser:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left that is not parsed."""
+        """True if no unparsed bytes are left."""
         return self._end == 0
 
     @property
@@ -104,7 +104,7 @@ class NatsParser:
         return len(self._buffer)
 
     def writable(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the memory for the next bytes; never empty."""
         if self._end + self._missing > len(self._buffer) or self._end == len(self._buffer):
             grown = bytearray(max(2 * len(self._buffer), self._end + self._missing))
             grown[: self._end] = self._view[: self._end]
@@ -225,10 +225,10 @@ class NatsRefusedError(LogdError):
 
 
 class NatsSetupError(LogdError):
-    """What is configured cannot work with any server, or not with this one.
+    """Error of a configuration that cannot work with any server, or not with this one.
 
     Attributes:
-        key: The configuration key to look at.
+        key: The configuration key at fault.
         fix: What to do.
     """
 
@@ -239,7 +239,7 @@ class NatsSetupError(LogdError):
 
 
 class ErrorKind(Enum):
-    """What an -ERR line means to a connection."""
+    """Meaning of an -ERR line for a connection."""
 
     LOGIN = "login"
     """Credentials are not, or no longer, accepted; the server hangs up."""

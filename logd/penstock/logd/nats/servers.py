@@ -25,13 +25,13 @@ _HOST: Final = re.compile(r"[^\s/@\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class NatsServer:
-    """Where a NATS server is, and what its URL says besides.
+    """Address of a NATS server, and the rest of its URL.
 
     Attributes:
         tls: Whether the URL demands TLS.
-        user: In the URL; alone (without `password`) it is a token.
+        user: User in the URL; alone (without `password`) it is a token.
         learned: Whether a cluster named it, not the configuration.
-        tls_name: What its certificate must say; empty: its host.
+        tls_name: Name in its certificate; empty: its host.
     """
 
     host: str
@@ -44,7 +44,7 @@ class NatsServer:
 
     @property
     def place(self) -> tuple[str, int]:
-        """What to connect to."""
+        """Host and port."""
         return self.host, self.port
 
     def shown(self) -> str:

@@ -21,7 +21,6 @@ class ByteSemaphore:
 
     @property
     def waiting(self) -> int:
-        """How many stand in line."""
         return len(self._line)
 
     async def take(self, size: int) -> int:

@@ -130,7 +130,7 @@ async def send_copy(channel: Channel, part: FileRange, position: int, stall_s: f
 
 
 def file_too_short() -> OSError:
-    """What ends a connection on which a file's range was announced that is not there."""
+    """Return the error of a connection whose announced range of a file is missing."""
     return ConnectionAbortedError("the file is shorter than its index says")
 
 
@@ -142,15 +142,15 @@ _UNSENT_BYTES_MAX: Final = 256 * 1024
 
 
 class EncryptedChannel:
-    """As `penstock.logd.net.channel.Channel`.
+    """Channel over TLS; see `penstock.logd.net.channel.Channel`.
 
     Args:
-        reader: With TLS established.
-        writer: Of the same connection; the channel closes it.
+        reader: Reader with TLS established.
+        writer: Writer of the same connection; the channel closes it.
         peer: The other side's address.
 
     Attributes:
-        peer, certificate: As `Channel`.
+        peer, certificate: The same as in `Channel`.
     """
 
     def __init__(
@@ -248,17 +248,17 @@ _CONSUMED_BYTES: Final = 256 * 1024
 """Bytes received in one turn of the event loop and handed on in it."""
 
 _NO_SENDFILE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSOCK})
-"""What sendfile fails with when it is not for this file or this socket (sendfile(2))."""
+"""Errors of sendfile when it does not support this file or this socket (sendfile(2))."""
 
 
 class PlainChannel:
-    """As `penstock.logd.net.channel.Channel`.
+    """Channel without TLS; see `penstock.logd.net.channel.Channel`.
 
     Args:
         connection: A connected, non-blocking socket; the channel closes it.
 
     Attributes:
-        peer, certificate: As `Channel`; nobody shows a certificate here.
+        peer, certificate: The same as in `Channel`; there is no certificate here.
     """
 
     certificate: bytes | None

@@ -1,4 +1,4 @@
-"""Who a node is, and how two of them agree that they belong together."""
+"""Identity of a node, and the handshake by which two nodes agree that they belong together."""
 
 from dataclasses import dataclass
 

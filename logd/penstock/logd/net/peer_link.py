@@ -1,4 +1,4 @@
-"""What this node says to one other: keeps a connection to it, sends messages, asks and hears.
+"""Link of this node to one other: its connection, messages, requests and answers.
 
 Raft's messages may be lost: those for a peer that is away or slow are dropped and counted, for
 Raft sends what matters again. Requests are never sent twice: when the connection breaks while one
@@ -47,7 +47,7 @@ class UnreachableError(UnavailableError):
 
 @dataclass(slots=True)
 class PeerLinkCounts:
-    """What a link has done.
+    """Counters of a link.
 
     Attributes:
         dropped: Raft's messages that were not sent, because the peer was away or slow.
@@ -99,7 +99,7 @@ class PeerLink:
 
     @property
     def up(self) -> bool:
-        """Whether there is a connection."""
+        """True if there is a connection."""
         return not self.problem
 
     def post(self, message: bytes) -> None:

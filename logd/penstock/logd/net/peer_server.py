@@ -40,7 +40,7 @@ _log = structlog.get_logger()
 
 
 class Service(Protocol):
-    """What the node does with what others say."""
+    """Handlers of other nodes' messages."""
 
     def on_raft(self, node: str, message: bytes) -> None:
         """Take one of Raft's messages."""
@@ -69,10 +69,10 @@ class Service(Protocol):
 
 @dataclass(slots=True)
 class PeerServerCounts:
-    """What the endpoint has done.
+    """Counters of the endpoint.
 
     Attributes:
-        refused: Connections that were not welcome.
+        refused: Connections that were refused.
         broken: Connections that ended because they spoke another protocol.
     """
 

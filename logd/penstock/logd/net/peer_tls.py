@@ -17,11 +17,11 @@ from penstock.service.config import split_host_port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTls:
-    """What a node's connections to others use.
+    """TLS between nodes.
 
     Attributes:
-        server: Of the endpoint.
-        client: Of the connections that it dials.
+        server: Contexts of the endpoint.
+        client: Contexts of the connections that it dials.
         named: Whether a certificate must name the node that shows it; otherwise a holder of one may
             say that it is any node.
     """
@@ -32,10 +32,10 @@ class PeerTls:
 
     @classmethod
     def of(cls, files: CertificateFiles, *, named: bool = False) -> "PeerTls":
-        """From files, read once.
+        """Return the TLS of files, read once.
 
         Raises:
-            TlsFileError: Of a file.
+            TlsFileError: A file is missing or invalid.
         """
         server, client = files.server(), files.client()
         return cls(server=lambda: server, client=lambda: client, named=named)

@@ -1,4 +1,4 @@
-"""What lies in a connection between two nodes, byte by byte.
+"""The wire format between two nodes.
 
 Integers are little-endian. Both directions carry frames:
 
@@ -31,7 +31,7 @@ from penstock.logd.limits import PEER_FRAME_SIZE_MAX
 from penstock.logd.net.channel import Channel
 
 PROTOCOL_VERSION: Final = 1
-"""Of the dialer; nodes of one cluster may differ by one while it is upgraded."""
+"""Version of the dialer; nodes of one cluster may differ by one while it is upgraded."""
 
 UNACKED_S: Final = 5.0
 """Seconds a node's kernel may leave what was sent unacknowledged before the connection is given up.
@@ -46,7 +46,7 @@ Decoded = TypeVar("Decoded", bound=Message)
 
 
 class Kind(IntEnum):
-    """What a frame's body is."""
+    """Type of a frame's body."""
 
     HELLO = 1
     WELCOME = 2

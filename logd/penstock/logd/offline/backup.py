@@ -87,7 +87,7 @@ class BackupPartition:
 
 @dataclass(slots=True)
 class Manifest:
-    """What a backup is."""
+    """Description of a backup."""
 
     release: str
     taken: str

@@ -105,12 +105,12 @@ _LEFTOVERS: Final = {
 
 
 class Severity(StrEnum):
-    """How bad a problem is."""
+    """Severity of a problem."""
 
     NOTE = "note"
     """Worth knowing, nothing is wrong."""
     LEFTOVER = "leftover"
-    """What a crash leaves; the next start puts it right, and no record is lost."""
+    """A crash left it; the next start corrects it, and no record is lost."""
     DAMAGE = "damage"
     """Records cannot be read, or logd does not start, or would go wrong."""
 
@@ -139,12 +139,12 @@ class Problem:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What a log's directory holds.
+    """Content of a log's directory.
 
     Attributes:
-        bytes: Of the log files, damage included.
+        bytes: Bytes of the log files, damage included.
         start_offset: First offset that is kept.
-        end_offset: After the last record.
+        end_offset: Offset after the last record.
     """
 
     directory: Path
@@ -386,7 +386,7 @@ class Inspection:
             self._tell(path, reason, meaning, offset=first, next_offset=after)
 
     def _wrong_body(self, reader: FrameReader, found: Found) -> str:
-        """What is wrong with a body whose CRC holds; empty if nothing is."""
+        """Return what is wrong with a body whose CRC holds; empty: nothing."""
         segment = int(Path(reader.name).stem)
         try:
             frame = decrypted(self._keys.cipher, found.header, reader.body_of(found), segment)
@@ -445,7 +445,7 @@ def _lost(offset: int, next_offset: int) -> str:
 
 
 def _wrong_rows(header: FrameHeader, body: bytes) -> str:
-    """What is wrong with a body whose CRC holds; empty if nothing is."""
+    """Return what is wrong with a body whose CRC holds; empty: nothing."""
     try:
         batch = decode_body(body)
     except CorruptError as error:
@@ -466,7 +466,7 @@ def _wrong_rows(header: FrameHeader, body: bytes) -> str:
 
 
 class RepairAction(StrEnum):
-    """What a repair does to a file."""
+    """Change that a repair makes to a file."""
 
     REMOVE = "remove"
     SWAP = "swap"
@@ -610,11 +610,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a partition's log lies.
+    """Location of a partition's log.
 
     Attributes:
-        stream: Its name; the directory's where the metadata does not know it.
-        known: Whether the metadata speaks of the stream.
+        stream: The stream's name; the directory's where the metadata does not know it.
+        known: Whether the metadata knows the stream.
     """
 
     stream: str
@@ -625,11 +625,11 @@ class Place:
 
 @dataclass(slots=True)
 class DataDirectory:
-    """What a data directory, or a partition's directory, is made of.
+    """Content of a data directory, or of a partition's directory.
 
     Attributes:
-        root: Whose lock protects it; None for a partition's directory that stands alone.
-        problems: With what is not a partition's log.
+        root: Directory whose lock protects it; None for a lone partition's directory.
+        problems: Problems outside of partitions' logs.
     """
 
     path: Path
@@ -663,11 +663,11 @@ class DataDirectory:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found, and what a repair did or would do.
+    """Result of a check, and what a repair did or would do.
 
     Attributes:
-        problems: With what is not a partition's log.
-        actions: Of a repair.
+        problems: Problems outside of partitions' logs.
+        actions: Actions of the repair.
     """
 
     problems: list[Problem]
@@ -687,7 +687,7 @@ class CheckReport:
 
 
 def look(path: Path) -> DataDirectory:
-    """What there is in a directory, by its metadata and its names; nothing is changed.
+    """Return the content of a directory, by its metadata and its names; nothing is changed.
 
     Raises:
         RefusedError: `NOT_A_DATA_DIR`, `UNKNOWN_FORMAT`.
@@ -824,7 +824,7 @@ def _inspect(
 
 
 def _look_at_purge(directory: Path, report: PartitionReport) -> list[Problem]:
-    """What the file says up to where readers find nothing; in a cluster the metadata says it."""
+    """Check the file with the purge point of a log; in a cluster the metadata has it."""
     try:
         point = PurgePoint.load(directory)
     except CorruptError as error:

@@ -49,7 +49,6 @@ class OverlayDisk:
         return sorted(names | {made.name for made in changed if made.parent == path})
 
     def exists(self, path: Path) -> bool:
-        """Whether a name is taken."""
         if path in self.made or path in self.renamed:
             return True
         return path not in self.removed and REAL_DISK.exists(path)

@@ -18,7 +18,7 @@ from penstock.logd.intake.turn import Ack, AckRun, PendingAck, Refuse
 from penstock.logd.nats.link import NatsLink
 
 _INBOX: Final = b"_INBOX"
-"""How the subjects begin on which nearly all answers are wanted; no stream stores them."""
+"""Prefix of the subjects of nearly all replies; no stream stores them."""
 
 
 class AckSender:
@@ -132,7 +132,7 @@ class AckSender:
 
 
 def stored_lines(stream: str, epoch: int, run: AckRun) -> list[bytes]:
-    """What NATS is told for each ack of a run: `encode_ack`'s JSON, published to the reply subject.
+    """Return the NATS message of each ack of a run: `encode_ack`'s JSON to the reply subject.
 
     Acks are made hundreds of thousands of times a second, so what they share is formatted once: all
     but reply and offset, their number of digits included.

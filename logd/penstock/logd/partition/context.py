@@ -1,4 +1,4 @@
-"""What every partition of a daemon shares."""
+"""The context that all partitions of a daemon share."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -25,14 +25,12 @@ class StreamLookup(Protocol):
         """Names of the streams that store what is published on a subject."""
         ...
 
-    def knows(self, stream: str) -> bool:
-        """Whether there is a stream of this name."""
-        ...
+    def knows(self, stream: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What every partition of a daemon shares."""
+    """Services that all partitions of a daemon share."""
 
     node: NodeId
     budget: ByteBudget

@@ -50,12 +50,12 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a cursor may be in.
+    """Offsets that a cursor may have.
 
     Attributes:
-        incarnation: Of the stream.
+        incarnation: The stream's incarnation.
         start: First offset kept.
-        end: Exclusive; None: not known here.
+        end: Exclusive; None: unknown here.
     """
 
     incarnation: str
@@ -64,7 +64,7 @@ class Extent:
 
 
 class Granted(NamedTuple):
-    """What a member of a group wants to commit; the epoch is that of the partition's grant."""
+    """Cursor that a member of a group commits; the epoch is that of the partition's grant."""
 
     key: CursorKey
     offset: int
@@ -84,14 +84,14 @@ class CursorStreams(Protocol):
         """
 
     def extent(self, stream: str, number: int) -> Extent:
-        """What a cursor may be in.
+        """Return the offsets that a cursor may have.
 
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
         """
 
     def incarnation(self, stream: str, number: int) -> str | None:
-        """Of the stream, if it has such a partition."""
+        """Return the stream's incarnation; None: it has no such partition."""
 
     async def create(self, config: StreamConfig) -> "tuple[Partition, bool]":
         """Create the stream that holds cursors."""

@@ -187,13 +187,13 @@ class LogCommand(Enum):
 
 
 class Remembered(Struct, frozen=True):
-    """What the intake remembers of everything below `offset` is written down."""
+    """The producer state of everything below `offset` is on disk."""
 
     offset: int
 
 
 class Note(Struct, frozen=True):
-    """What a replica knows is to be written down; durably, if what is ordered next needs it."""
+    """Request to persist a replica's state; durably, if what follows needs it."""
 
     high_watermark: int
     agreed_epoch: int
@@ -248,11 +248,11 @@ class CommitFailed(Struct, frozen=True):
 
 
 class ProducerSnapshotWanted(Struct, frozen=True):
-    """What the intake remembers is to be written down.
+    """Request for a producer-state snapshot.
 
     Attributes:
-        ids: Message ids, too, for records are about to be removed or rewritten. Else the next start
-            would have many frames to read.
+        ids: Whether message ids are included, for records are about to be removed or rewritten.
+            Otherwise the next start would have many frames to read.
     """
 
     ids: bool = False
@@ -333,7 +333,7 @@ class LogChanges:
 
     @property
     def epoch_unsaved(self) -> bool:
-        """Whether the last epoch is known in memory only; `save_epoch` comes before its records."""
+        """True if the last epoch is in memory only; `save_epoch` comes before its records."""
         return self._epochs.unsaved
 
     def save_epoch(self) -> None:
@@ -439,7 +439,7 @@ class WriterPool:
 
     @property
     def busy(self) -> bool:
-        """Whether work waits for a thread."""
+        """True if work waits for a thread."""
         return not self._ready.empty()
 
     def run(self, work: Work) -> None:
@@ -467,7 +467,7 @@ class WriterPool:
                 self._later_changed.notify()
 
     def allows_here(self, *, syncs: bool) -> bool:
-        """Whether the event loop may write a little, and sync it: that has been quick lately."""
+        """Return whether the event loop may write a little, and sync it: the disk is quick now."""
         return self._disk_ns[syncs] <= WRITE_HERE_NS_MAX
 
     def note_disk(self, took_ns: int, *, syncs: bool) -> None:
@@ -638,7 +638,7 @@ class LogWriter:
                 return
 
     def _take_turn(self) -> bool:
-        """Whether the caller is the one that runs it from now on, until `_rest`."""
+        """Claim the writer for the calling thread, until `_rest`; return whether that succeeded."""
         with self._lock:
             if self._running or self._ended.is_set():
                 return False
@@ -808,7 +808,7 @@ class LogWriter:
                 return False
 
     def _due_ns(self) -> int | None:
-        """When there is something to do though no command comes; None: never."""
+        """Return when work is due without a command, monotonic; None: never."""
         due_ns = self._retention_task.due_ns()
         if self._config.fsync != "interval" or self._log.synced_offset == self._log.end_offset:
             return due_ns

@@ -51,13 +51,13 @@ _log = structlog.get_logger()
 
 
 class Role(Protocol):
-    """What decides who commits: a replica of its own, or one among others.
+    """Decision on commits: by this replica alone, or with others.
 
     Attributes:
         epoch: The leader epoch; 0 before the first.
-        high_watermark: Offset of the last committed record; -1 when there is none. It is looked at
+        high_watermark: Offset of the last committed record; -1 when there is none. It is read
             several times a turn.
-        epochs: Of the log; from the start of its writer on only that changes them.
+        epochs: Epochs of the log; after the start of its writer only that changes them.
     """
 
     epoch: int
@@ -68,13 +68,13 @@ class Role(Protocol):
         """Take what the log's writer reports; whether more is committed that was not reported."""
 
     def submitted(self, upto: int) -> None:
-        """What was taken has been handed to the log's writer."""
+        """Note that records below an offset were handed to the log's writer."""
 
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
 
     def remembers(self) -> None:
-        """What the leader remembers, too, has been written down here."""
+        """Note that the leader's dedup state is persisted here, too."""
 
 
 MakeRole = Callable[[CommitLog, EpochFile], Role]
@@ -157,7 +157,7 @@ def _sound_headers(log: CommitLog) -> Iterator[FrameHeader]:
 
 
 _RESTORE_S: Final = 15.0
-"""For what is restored to be committed; its sender asks again."""
+"""Maximum seconds in which restored frames are committed; their sender retries."""
 
 
 class Partition:
@@ -230,12 +230,12 @@ class Partition:
 
     @property
     def label(self) -> str:
-        """Of the partition, as people see it."""
+        """Name of the partition for people."""
         return self.publish_queue.label
 
     @property
     def internal(self) -> bool:
-        """Whether the stream is logd's own, and on no subject."""
+        """True if the stream is logd's own, and on no subject."""
         return is_internal(self.name)
 
     @property
@@ -255,7 +255,7 @@ class Partition:
 
     @property
     def intake(self) -> Intake:
-        """What sequences its messages."""
+        """Intake that sequences the partition's messages."""
         return self.publish_queue.intake
 
     @property
@@ -396,7 +396,7 @@ class Partition:
         return compaction_scheduler
 
     def _saved(self, offset: int) -> None:
-        """What is remembered below has been written down: retention and compaction go on."""
+        """Note the persisted producer state; retention and compaction go on."""
         self.writer.submit(Remembered(offset))
         self.compaction_scheduler.remembered(offset)
         if self._context.compaction_thread is not None:
@@ -461,16 +461,16 @@ class Partition:
 
     @property
     def is_forgetful(self) -> bool:
-        """Whether ids or sequences were lost at the start, a window of ids ago or less."""
+        """True if ids or sequences were lost at the start, within the last window of ids."""
         return self.intake.dedup.lost_until_ns > self._context.clock.unix_ns()
 
     def dedup_mark(self) -> DedupMark:
-        """What is remembered by now, to be compared with what the leader remembers."""
+        """Return the summary of the dedup state, to be compared with the leader's."""
         dedup = self.intake.dedup
         return DedupMark(self.intake.next_offset, dedup.checksum.total, saved=not dedup.unsaved)
 
     def dedup_agrees(self, mark: DedupMark) -> bool | None:
-        """Whether the same is remembered here below the mark's offset; None: not known now."""
+        """Return whether the dedup state below the mark's offset is equal; None: unknown now."""
         if mark.offset > self.intake.next_offset:
             return None
         checksum = self.intake.dedup.checksum.at(mark.offset)
@@ -479,7 +479,7 @@ class Partition:
         return checksum == mark.checksum
 
     def dedup_snapshot(self) -> ProducerSnapshot:
-        """What is remembered of committed records, message ids included."""
+        """Return the dedup state of committed records, message ids included."""
         return ProducerSnapshot.of(self.intake, self.high_watermark + 1, whole=True)
 
     async def adopt_dedup(self, memory: ProducerSnapshot) -> bool:

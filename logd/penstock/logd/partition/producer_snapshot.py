@@ -1,4 +1,4 @@
-"""What an intake remembers, as of one offset, and the file it is written down in.
+"""The producer state of an intake at one offset, and the file that stores it.
 
 The file `producers` lies beside the segments and is replaced as a whole. Little-endian:
 
@@ -71,15 +71,15 @@ _SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot:
-    """What an intake remembers of everything below `offset`, at one moment.
+    """Dedup state of everything below `offset`, at one moment.
 
     Attributes:
         producers: Names and states, in any order.
-        ids: Names, and of each (offset, seen_ns), in any order.
-        whole: Message ids included, because records are removed or rewritten; else the log itself
-            has them all.
+        ids: Names, and (offset, seen_ns) of each, in any order.
+        whole: Whether message ids are included, because records are removed or rewritten;
+            otherwise the log itself has them all.
         lost: Below this offset something may have been forgotten.
-        checksum: Of every id and batch that was ever stored below `offset`.
+        checksum: Checksum of every id and batch that was ever stored below `offset`.
     """
 
     offset: int
@@ -94,13 +94,13 @@ class ProducerSnapshot:
     def of(
         cls, intake: Intake, end_offset: int | None = None, *, whole: bool | None = None
     ) -> "ProducerSnapshot":
-        """What an intake remembers now.
+        """Return the current state of an intake.
 
         Args:
-            intake: Whose.
-            end_offset: What was stored there and later is left out (of ids: when they are encoded),
-                for it may be cut off again. None: nothing is.
-            whole: Message ids included; None: if the log may not have them all.
+            intake: The intake.
+            end_offset: State of this offset and later ones is left out (of ids: when they are
+                encoded), for the log may be truncated there. None: nothing is.
+            whole: Whether message ids are included; None: if the log may not have them all.
         """
         dedup, end = intake.dedup, intake.next_offset
         if end_offset is not None:
@@ -141,7 +141,7 @@ class ProducerSnapshot:
     def load(
         cls, directory: Path, *, disk: Disk = REAL_DISK, cipher: SegmentCipher | None = None
     ) -> "ProducerSnapshot | None":
-        """What was written down last; None when nothing was.
+        """Load the snapshot; None when there is none.
 
         Raises:
             CorruptError: The file is damaged.
@@ -175,7 +175,7 @@ class ProducerSnapshot:
     def merged(
         self, own: "ProducerSnapshot", config: StreamConfig
     ) -> tuple[MessageIds, ProducerTable, dict[bytes, ProducerState]]:
-        """What is remembered here or by a replica of the same history; the later one counts.
+        """Merge the state of a replica of the same history with this one; later entries count.
 
         Returns:
             Ids and producers of both, and the producers here, as `Dedup.adopt` takes them.
@@ -218,10 +218,10 @@ class ProducerSnapshot:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "ProducerSnapshot":
-        """What `encode` has made.
+        """Decode the result of `encode`.
 
         Raises:
-            CorruptError, RefusedError: As `load`.
+            CorruptError, RefusedError: The same as in `load`.
         """
         if len(data) < _HEADER.size:
             raise CorruptError(f"memory of {len(data)} bytes is too short", where=where)
@@ -276,7 +276,7 @@ class ProducerSnapshot:
 
 
 def _from_checkpoint(path: Path, disk: Disk) -> ProducerSnapshot:
-    """What an earlier release wrote down."""
+    """Load the snapshot of an earlier release."""
     document = Checkpoint(path, disk=disk).load()
     assert document is not None, path
     try:

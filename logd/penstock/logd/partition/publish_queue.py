@@ -1,4 +1,4 @@
-"""What a partition does as leader: has messages written, answers, and takes frames of a backup.
+"""The leader's side of a partition: it has messages written and acked, and restores backups.
 
 Every replica has one, for a follower keeps in mind what a leader has to know (`Dedup`), so that it
 can lead at once. Messages are taken between `lead` and `stop` only.
@@ -56,9 +56,9 @@ OPEN_MAX: Final = 64
 
 
 class AppendSpans:
-    """Of one partition. Used on the event loop.
+    """Spans of one partition's appends. Used on the event loop.
 
-    A span is linked with those of the producers whose batches were taken: it knows them by the
+    A span is linked with those of the producers whose batches were accepted: it knows them by the
     producer's id and the sequence.
     """
 
@@ -75,7 +75,7 @@ class AppendSpans:
         return self._tracer.start("append", kind="CONSUMER")
 
     def took(self, span: "Span", effects: Sequence[Effect], messages: int) -> None:
-        """What became of the turn; of several frames the last one's commit ends it."""
+        """Set the result of a turn; the commit of the last of several frames ends the span."""
         items = [item for one in effects if isinstance(one, Append) for item in one.items]
         span.set_attributes({"penstock.stream": self._stream, "penstock.messages": messages})
         if not items:
@@ -97,7 +97,7 @@ class AppendSpans:
             self._tracer.end(span, attributes={"penstock.offset": next_offset - 1})
 
     def given_up(self) -> None:
-        """What is not committed is up to others, or lost."""
+        """End the open spans: uncommitted records are up to other leaders, or lost."""
         while self._open:
             _, span = self._open.popleft()
             self._tracer.end(span, error="not committed under this leadership")
@@ -241,12 +241,12 @@ class PublishQueue:
 
     @property
     def label(self) -> str:
-        """Of the partition; the first one is called as the stream."""
+        """Name of the partition; the first one has the stream's name."""
         return f"{self.name}/{self.number}" if self.number else self.name
 
     @property
     def subject(self) -> str:
-        """What it stores; the first partition is on the stream's own subject."""
+        """Subject of the partition; the first one is on the stream's own subject."""
         subject = self.stream.config.subject
         return f"{subject}.{self.number}" if self.number else subject
 
@@ -299,7 +299,7 @@ class PublishQueue:
         return self.intake.next_offset
 
     def _tell_declined(self) -> None:
-        """What publishers are refused with: a stream that is being restored takes no others."""
+        """Set the refusal of publishers; a stream that is being restored accepts none."""
         _, upto = self.stream.config.restored_range(self.number)
         restoring = BEING_RESTORED if self.intake.next_offset < upto else None
         self.intake.handle(Declined(self.declined or restoring), self._clock.unix_ns())

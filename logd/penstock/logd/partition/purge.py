@@ -1,4 +1,4 @@
-"""What of a partition was purged: readers find nothing there, and files go as soon as they may.
+"""Purge of a partition: readers find nothing there, and files are deleted as soon as possible.
 
 An operator says up to which offset. Readers are refused at once (`OUT_OF_RANGE`); every whole
 segment file below it goes, and the one that is written to, if all of it lies below. What the
@@ -24,11 +24,11 @@ PURGED_NAME: Final = "purged"
 
 @dataclass(frozen=True, slots=True)
 class PurgePoint:
-    """What was purged.
+    """Range that was purged.
 
     Attributes:
-        before: The first offset that was not.
-        epoch: Of the leader that knew all below to be committed.
+        before: The first offset that was not purged.
+        epoch: Epoch of the leader that knew all below to be committed.
     """
 
     before: int = 0
@@ -36,7 +36,7 @@ class PurgePoint:
 
     @classmethod
     def load(cls, directory: Path) -> "PurgePoint":
-        """What 0.1.0 wrote down beside a log; nothing where that is not there.
+        """Load the file that 0.1.0 wrote beside a log; an empty range without one.
 
         Raises:
             CorruptError: The file is damaged.
@@ -52,12 +52,12 @@ class PurgePoint:
 
 
 class Purging:
-    """Of one replica. Used on the event loop.
+    """Purge of one replica. Used on the event loop.
 
     Args:
-        log: What is read.
-        epochs: Of the log.
-        order: Has whole segments below an offset deleted; never waits.
+        log: The log.
+        epochs: The log's epochs.
+        order: Requests the deletion of whole segments below an offset; never waits.
     """
 
     def __init__(self, log: CommitLog, epochs: EpochFile, order: Callable[[int], None]) -> None:

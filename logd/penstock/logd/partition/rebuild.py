@@ -167,7 +167,7 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
 
 
 def _last_message_id(intake: Intake, log: CommitLog) -> bytes:
-    """Of the last record, when the snapshot was taken before it was committed."""
+    """Return the id of the last record, if the snapshot is older than its commit."""
     last = Dedup(intake.config)
     try:
         for header, body in log.frames(log.end_offset - 1):

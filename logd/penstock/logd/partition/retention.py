@@ -68,7 +68,7 @@ class RetentionTask:
         self._purge = 0
 
     def due_ns(self) -> int | None:
-        """When there may be something to do, by the monotonic clock; None: never."""
+        """Return when work may be due, monotonic; None: never."""
         if not self._decides and not (self._doomed and (self._goal or self._purge)):
             return None
         return self._due_ns
@@ -101,7 +101,7 @@ class RetentionTask:
         return False
 
     def remembered(self, offset: int) -> None:
-        """What the intake remembers of everything below `offset` is written down."""
+        """Note that the producer state of everything below `offset` is on disk."""
         self._remembered_offset = offset
         if self._doomed:
             self._due_ns = self._clock.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Which streams are on their subjects: routes what arrives, leaves under overload, notes gaps.
+"""Subscriptions of streams: routes messages, leaves subjects under overload, notes gaps.
 
 A stream keeps its subscription's id for its life, so that what was under way when it left its
 subject still finds it and is counted.
@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 class Link(Protocol):
-    """What brings messages: a NATS connection, or a test's stand-in."""
+    """Source of messages: a NATS connection, or a test's fake."""
 
     def subscribe(self, subject: str, queue: str = "") -> bytes:
         """Begin to receive, in a queue group if one is named; returns the subscription's id."""
@@ -54,7 +54,7 @@ class Link(Protocol):
 
 
 class MessageHandler(Protocol):
-    """What takes a stream's messages, or refuses them: its partition, as a rule."""
+    """Handler of a stream's messages: its partition, as a rule."""
 
     stream: Stream
     intake: Intake
@@ -63,7 +63,7 @@ class MessageHandler(Protocol):
 
     @property
     def label(self) -> str:
-        """Of the stream, or of one of its partitions."""
+        """Name of the stream, or of one of its partitions."""
         ...
 
     @property
@@ -187,7 +187,7 @@ class SubscriptionManager:
         return {name: listener.denial for name, listener in found if listener.denial}
 
     def is_denied(self, stream: str) -> bool:
-        """Whether the NATS server does not permit a stream's subject."""
+        """Return whether the NATS server does not permit a stream's subject."""
         listener = self._listeners.get(stream)
         return listener is not None and bool(listener.denial)
 
@@ -311,12 +311,12 @@ class SubscriptionManager:
 
 
 def _on(listener: _Listener) -> bool:
-    """Whether it would take messages if the connection stood."""
+    """Return whether it is subscribed while the connection lasts."""
     return not listener.admission.away and not listener.denial
 
 
 def _without_reserved(partition: MessageHandler, messages: list[Message]) -> list[Message]:
-    """What is not an inbox's, NATS's own or logd's own: NATS cannot leave those out."""
+    """Leave out messages on reserved subjects, which NATS cannot filter."""
     taken = [message for message in messages if not message[0].startswith(RESERVED_PREFIXES)]
     partition.passed_over += len(messages) - len(taken)
     return taken

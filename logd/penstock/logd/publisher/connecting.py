@@ -20,7 +20,7 @@ _ASK_AGAIN_S = 0.05
 _REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
 """Parts of what a server says to a client that it does not accept."""
 _FULL: Final = ("maximum", "exceeded")
-"""In what it says where there is no room: for connections of the account, of anybody."""
+"""Words of a refusal for lack of room: of connections in the account, or of any."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ async def connected(
 
 
 def is_refusal(said: str) -> bool:
-    """Whether a server that lets us not in will do so until somebody corrects something."""
+    """Return whether a server will refuse the client until an operator acts."""
     said = said.lower()
     return any(it in said for it in _REFUSED) and not all(it in said for it in _FULL)
 

@@ -169,10 +169,10 @@ class PublishRefusedError(RefusedError):
 
 
 class BatchPartsError(LogdError):
-    """Of a batch that was sent in several parts, some are not stored, or nobody knows.
+    """Error of a batch in several parts, some of which are not stored, or possibly not.
 
     Attributes:
-        parts: Of each part, in order, how many records it has, and its ack or why there is none.
+        parts: Number of records of each part, in order, and its ack or error.
     """
 
     def __init__(self, parts: Sequence[tuple[int, PubAck | BaseException]]) -> None:
@@ -213,15 +213,15 @@ class PendingPublish(Protocol):
         ...
 
     def read(self, data: bytes) -> PubAck | PublishRetry:
-        """What an answer means.
+        """Read an answer.
 
         Raises:
-            PublishRefusedError: It will never be stored.
+            PublishRefusedError: The record will never be stored.
         """
         ...
 
     def after(self, again: PublishRetry) -> "PendingPublish":
-        """What to send next."""
+        """Return the publish to send next."""
         ...
 
 
@@ -238,11 +238,9 @@ class Plain:
         return self.value
 
     def read(self, data: bytes) -> PubAck | PublishRetry:
-        """What an answer means; see `PendingPublish`."""
         return _judge(decode_ack, data, 1, self.headers)
 
     def after(self, again: PublishRetry) -> "Plain":
-        """The same."""
         del again
         return self
 
@@ -273,7 +271,6 @@ class PublishBatch:
         )
 
     def read(self, data: bytes) -> PubAck | PublishRetry:
-        """What an answer means; see `PendingPublish`."""
         return _judge(decode_batch_ack, data, self.count, self.headers)
 
     def numbered(self, previous: int) -> "PublishBatch":
@@ -340,9 +337,9 @@ def _check_subject(subject: str) -> None:
 def _judge(
     decode: Callable[[bytes], PubAck], data: bytes, count: int, headers: Mapping[str, str]
 ) -> PubAck | PublishRetry:
-    """What an answer means to a message of so many records, for the stream its headers name.
+    """Read the answer to a message of `count` records, for the stream its headers name.
 
-    Whoever else is on the subject may answer, too: only what says that this was stored counts.
+    Other subscribers of the subject may answer, too: only an answer that this was stored counts.
     """
     try:
         ack = decode(data)
@@ -404,19 +401,19 @@ GIVEN_UP: Final = "the publisher was closed before the answer came"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOptions:
-    """How to publish.
+    """Options of a publisher.
 
     Attributes:
-        max_in_flight: Messages and batches sent and not answered; further calls wait.
+        max_in_flight: Maximum messages and batches without an answer; further calls wait.
         ack_timeout_s: Seconds until a message without an answer is sent again.
         retry_s: Seconds from the first failure of a message until it is given up. Keep it below the
             streams' `dedup_window_s`, in which logd knows a message id; batches have no such limit.
-        connect_timeout_s: Seconds to find a NATS server at first; afterwards it is looked for until
-            the publisher is closed.
-        stream: Only this stream's answer counts, where several store a subject.
-        compression: Of batches.
-        max_subjects: Subjects whose batches are numbered on from one another. Beyond it the subject
-            idle longest is forgotten; when it comes back its batches are those of a new producer.
+        connect_timeout_s: Seconds to find a NATS server at first; later attempts go on until the
+            publisher is closed.
+        stream: The only stream whose answer counts, where several store a subject.
+        compression: Compression of batches.
+        max_subjects: Maximum subjects with a sequence of their own. Beyond it the subject idle
+            longest is forgotten; when it comes back its batches are those of a new producer.
     """
 
     max_in_flight: int = 256
@@ -460,7 +457,7 @@ class Publisher:
 
     @property
     def connected(self) -> bool:
-        """Whether a NATS server has the connection now."""
+        """True while a NATS server is connected."""
         return bool(self._client.is_connected)
 
     async def __aenter__(self) -> Self:

@@ -36,7 +36,7 @@ class RaftLog:
 
     @property
     def last_index(self) -> int:
-        """Of the last entry; that of the snapshot when nothing follows it."""
+        """Index of the last entry, or of the snapshot when nothing follows it."""
         return self.base_index + len(self._entries)
 
     @property
@@ -51,11 +51,11 @@ class RaftLog:
         return self._entries[position].term if 0 <= position < len(self._entries) else None
 
     def matches(self, index: int, term: int) -> bool:
-        """Whether entry `index` is here and of `term`."""
+        """Return whether entry `index` is here and of `term`."""
         return self.term_at(index) == term
 
     def is_up_to_date(self, index: int, term: int) -> bool:
-        """Whether a log that ends so has all that this one may have committed (Raft 5.4.1)."""
+        """Return whether a log with this end has all that may be committed here (Raft 5.4.1)."""
         return (term, index) >= (self.last_term, self.last_index)
 
     def entry(self, index: int) -> Entry:
@@ -123,7 +123,7 @@ class RaftLog:
         return index
 
     def take_unwritten(self, number: int) -> tuple[Entry, ...]:
-        """What is to be written in step `number`."""
+        """Return the unwritten entries, to be written in step `number`."""
         entries = tuple(self._entries[self.written - self.base_index :])
         self.written = self.last_index
         self._writing.append((number, self.written))

@@ -1,4 +1,4 @@
-"""Who belongs to the group, and how that changes: one member at a time.
+"""Membership of the group, and how it changes: one member at a time.
 
 After Ongaro's dissertation, section 4: a membership is in force as soon as it stands in the log,
 committed or not, and goes again with its entry. Two majorities of memberships that differ by one
@@ -86,12 +86,12 @@ class Membership(Struct, frozen=True):
         return next((disk for name, disk in self.disks if name == node), "")
 
     def counts(self, voter: NodeId) -> bool:
-        """Whether votes and acknowledgements of a voter count: its disk is known, or none is."""
+        """Return whether a voter's votes and acks count: its disk is known, or none is."""
         return not self.disks or bool(self.disk_of(voter))
 
     @property
     def is_counted(self) -> bool:
-        """Whether a majority of the voters counts."""
+        """True if a majority of the voters counts."""
         return 2 * sum(map(self.counts, self.voters)) > len(self.voters)
 
     def noting(self, disks: Mapping[NodeId, str]) -> "Membership":
@@ -183,11 +183,11 @@ class MembershipHistory:
 
     @property
     def index(self) -> int:
-        """Where in the log the current membership stands."""
+        """Index of the entry with the current membership."""
         return self._history[-1][0]
 
     def since(self, index: int) -> list[int]:
-        """Where the membership changes after entry `index`."""
+        """Return the indexes of membership changes after entry `index`."""
         return [first for first, _ in self._history if first > index]
 
     def at(self, index: int) -> Membership:
@@ -195,11 +195,11 @@ class MembershipHistory:
         return next(m for first, m in reversed(self._history) if first <= index)
 
     def may_be_voter(self, node: NodeId, committed: int) -> bool:
-        """Whether the node is a voter of the committed membership or one after it.
+        """Return whether the node is a voter of the committed membership or one after it.
 
-        One whose removal stands in its log, but is not committed, may be the only one that can
-        win (dissertation 4.2.2): the others may lack that entry, and need its vote. One whose disk
-        is not noted there waits until it is: the note may be of another disk.
+        One whose removal stands in its log, but is not committed, may be the only one that can win
+        (dissertation 4.2.2): the others may lack that entry, and need its vote. One whose disk is
+        not noted there waits until it is: the note may be of another disk.
         """
         for index, membership in reversed(self._history):
             if node in membership.voters:
@@ -209,10 +209,10 @@ class MembershipHistory:
         return False
 
     def only_voter_ever(self, node: NodeId) -> bool:
-        """Whether nobody else can lead: no membership here, which may go again, has other voters.
+        """Return whether no other node can lead: no membership here has other voters.
 
-        The first one here is committed. When the last alone has no others, their removal may not
-        be committed, and their leader still rely on the node to wait.
+        The first one here is committed. When the last alone has no others, their removal may not be
+        committed, and their leader still rely on the node to wait.
         """
         alone = frozenset({node})
         return self.current.voters == alone and all(

@@ -1,4 +1,4 @@
-"""What Raft members say to each other, and the events and effects of one.
+"""Messages between Raft members, and the events and effects of one.
 
 Every message names its group, sender, recipient and the sender's term. Any of them may be lost,
 repeated, delayed or overtaken by another; none may be changed on the way.
@@ -23,11 +23,11 @@ FOUNDING_ENTRIES: Final = 1
 """Entries that the founders of a group begin with."""
 
 ENTRY_OVERHEAD_BYTES: Final = 32
-"""What an entry counts beside its data, so that many empty ones are bounded too."""
+"""Bytes that an entry counts beside its data, so that many empty ones are bounded too."""
 
 
 class EntryKind(IntEnum):
-    """What an entry is for; the numbers are part of the formats on disk and wire."""
+    """Purpose of an entry; the numbers are part of the formats on disk and wire."""
 
     COMMAND = 0
     """Opaque bytes for the state machine."""
@@ -54,10 +54,10 @@ class Entry(Struct, frozen=True):
 
 
 class HardState(Struct, frozen=True):
-    """What must be durable before a vote, an ack or a vote request of `term` leaves.
+    """State that must be durable before a vote, an ack or a vote request of `term` leaves.
 
     Attributes:
-        vote: Whom this member voted for in `term`.
+        vote: The candidate that this member voted for in `term`.
     """
 
     term: int = 0
@@ -74,11 +74,11 @@ class Snapshot(Struct, frozen=True):
 
 
 class Recovered(Struct, frozen=True):
-    """What a member finds on its disk when it starts.
+    """State on a member's disk at its start.
 
     Attributes:
         snapshot: None while nothing was compacted.
-        entries: Those after the snapshot, without gaps.
+        entries: Entries after the snapshot, without gaps.
     """
 
     hard_state: HardState = HardState()
@@ -87,10 +87,10 @@ class Recovered(Struct, frozen=True):
 
 
 def founding_state(membership: Membership) -> Recovered:
-    """What each founding member of a new group starts with.
+    """Return the first state of each founding member of a new group.
 
-    All of them begin with the same first entry, so that it counts as replicated. Who joins later
-    starts with nothing (`Recovered()`) and gets this entry from the leader.
+    All of them begin with the same first entry, so that it counts as replicated. A node that joins
+    later starts with nothing (`Recovered()`) and gets this entry from the leader.
     """
     founding = Entry(1, 1, EntryKind.MEMBERSHIP, membership.encode())
     return Recovered(HardState(term=1), None, (founding,))
@@ -164,7 +164,7 @@ class Heartbeat(Struct, frozen=True):
 
 
 class HeartbeatResponse(Struct, frozen=True):
-    """At the time of heartbeat `round` the sender knew of no later term; 0: it knows of one."""
+    """Answer that the sender knew of no later term at heartbeat `round`; 0: it knows of one."""
 
     round: int
 
@@ -224,7 +224,7 @@ Body = (
 )
 
 LeaderBody = AppendRequest | Heartbeat | SnapshotChunk
-"""What only the leader of the message's term sends."""
+"""Messages that only the leader of the message's term sends."""
 
 
 class Message(Struct, frozen=True):
@@ -346,7 +346,7 @@ class Persisted(Struct, frozen=True):
 
 
 class Halt(Struct, frozen=True):
-    """Why a member takes no further part.
+    """Halt of a member, which takes no further part.
 
     Attributes:
         reason: A sentence for the operator.
@@ -465,7 +465,7 @@ class Accepted(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """Not done, and why; the error's class says who must act. `NotLeaderError` names the leader."""
+    """Refusal; the error's class says who must act. `NotLeaderError` names the leader."""
 
     tag: int
     error: LogdError
@@ -478,7 +478,7 @@ class ReadReady(Struct, frozen=True):
 
 
 class LeaderChanged(Struct, frozen=True):
-    """Who leads, as far as this member knows; itself included."""
+    """Leader of a term, as far as this member knows; itself included."""
 
     term: int
     leader: NodeId | None

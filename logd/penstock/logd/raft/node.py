@@ -54,10 +54,10 @@ from penstock.logd.replication.events import NodeId
 
 
 def merge_steps(steps: Iterable[Persist]) -> list[Persist]:
-    """As few steps as leave the same behind; each snapshot begins a new one.
+    """Merge steps into as few as leave the same state; each snapshot begins a new one.
 
     Args:
-        steps: In order, at least one.
+        steps: Steps in order, at least one.
 
     Returns:
         Steps to be made durable in order; the last one's number stands for all.
@@ -79,7 +79,7 @@ def merge_steps(steps: Iterable[Persist]) -> list[Persist]:
 
 
 def _replaced(entries: tuple[Entry, ...], later: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """What is left of entries when later ones take the place of those at and after their first."""
+    """Replace the entries at and after the first of the later ones."""
     if not later:
         return entries
     first = later[0].index
@@ -104,7 +104,7 @@ class Storage(Protocol):
 
 
 class StateMachine(Protocol):
-    """What the group agrees on. Called on the event loop, in the order of the log."""
+    """State machine of the group. Called on the event loop, in the order of the log."""
 
     def apply(self, index: int, command: bytes) -> Any:
         """Apply a committed command; what it returns goes to the proposer here.
@@ -157,7 +157,7 @@ class LostError(UnavailableError):
 
 @dataclass(slots=True)
 class MemberCounts:
-    """What a member has done.
+    """Counters of a member.
 
     Attributes:
         syncs: Writes made durable.
@@ -177,7 +177,7 @@ class _Proposed:
 
 @dataclass(slots=True)
 class _Asked:
-    """What was asked of the core and is not answered, by tag, and proposals by index."""
+    """Unanswered requests to the core by tag, and proposals by index."""
 
     answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     proposed: dict[int, _Proposed] = field(default_factory=dict)
@@ -226,17 +226,17 @@ class Member:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this member knows."""
+        """Leader, as far as this member knows; None: unknown."""
         return self._raft.leader
 
     @property
     def leads(self) -> bool:
-        """Whether this member is surely the only leader now."""
+        """True while this member is certainly the only leader."""
         return self.lease_end_ns > self._clock.monotonic_ns()
 
     @property
     def lease_end_ns(self) -> int:
-        """Until when, by the clock, it is surely the only leader; 0 when it does not lead."""
+        """Monotonic time until which it is certainly the only leader; 0 when it does not lead."""
         return self._raft.lease_end_ns
 
     @property

@@ -1,4 +1,4 @@
-"""What a leader knows about one member's log, and what it may send it.
+"""Progress of one member's log, as the leader knows it, and what it may be sent.
 
     state       sends                                            leaves it when
     PROBE       one message, then waits for its answer or        an append is acknowledged
@@ -19,7 +19,7 @@ from penstock.logd.raft.messages import Entry, Snapshot
 
 
 class ProgressState(Enum):
-    """How a member is sent the log."""
+    """Mode in which a member is sent the log."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -46,7 +46,7 @@ class Inflights:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next must wait."""
+        """True if the next message must wait."""
         return len(self._sent) >= self._messages_max or self.bytes >= self._bytes_max
 
     def add(self, last_index: int, size: int) -> None:
@@ -109,7 +109,7 @@ class Progress:
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing may be sent now."""
+        """True if nothing may be sent now."""
         match self.state:
             case ProgressState.PROBE:
                 return self.waiting

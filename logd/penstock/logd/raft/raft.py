@@ -136,13 +136,13 @@ class Applier:
         raft.memberships.compact(log.base_index)
 
     def take_unwritten(self) -> tuple[Snapshot | None, bool]:
-        """What is to be written: a snapshot, and whether it came from the leader."""
+        """Return the unwritten snapshot, and whether it came from the leader."""
         unwritten, self._unwritten = self._unwritten, None
         return unwritten or (None, False)
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether a snapshot is to be written."""
+        """True if a snapshot has to be written."""
         return self._unwritten is not None
 
     def run(self) -> None:
@@ -178,7 +178,7 @@ class Applier:
 
 
 class Needs(Enum):
-    """What must be durable before a message leaves."""
+    """State that must be durable before a message leaves."""
 
     NOTHING = "nothing"
     HARD_STATE = "term and vote"
@@ -204,7 +204,7 @@ class Outbox:
 
     @property
     def hard_state_is_durable(self) -> bool:
-        """Whether the term and vote that were written last are."""
+        """True if the last written term and vote are durable."""
         return self.hard_state_number <= self.persisted
 
     def send(self, message: Message, needs: Needs) -> None:
@@ -294,7 +294,7 @@ def reached_by_majority(values: Iterable[int]) -> int:
 
 
 def verdict(voters: Collection[NodeId], votes: Mapping[NodeId, bool]) -> Verdict:
-    """What the votes that have come mean; those of others than voters do not count."""
+    """Return the result of the votes so far; only those of voters count."""
     granted = sum(1 for voter in voters if votes.get(voter) is True)
     refused = sum(1 for voter in voters if votes.get(voter) is False)
     needed = majority(len(voters))
@@ -332,7 +332,7 @@ class Candidate:
         self._ask()
 
     def next_deadline_ns(self) -> int:
-        """When `expire` has something to do."""
+        """Return when `expire` has something to do."""
         return min(self._deadline_ns, self._repeat_ns)
 
     def expire(self) -> None:
@@ -363,7 +363,7 @@ class Candidate:
                 pass  # answers to what it asked in another role
 
     def propose(self, tag: int) -> None:
-        """Only a leader takes proposals."""
+        """Refuse a proposal, for only a leader takes those."""
         self._raft.outbox.emit(Refused(tag, NotLeaderError(None)))
 
     def read(self, tag: int) -> None:
@@ -456,7 +456,7 @@ class Follower:
         self.deadline_ns = raft.now_ns + wait_ns
 
     def next_deadline_ns(self) -> int:
-        """When `expire` has something to do."""
+        """Return when `expire` has something to do."""
         return self.deadline_ns
 
     def expire(self) -> None:
@@ -488,7 +488,7 @@ class Follower:
                 pass  # answers to what it asked in another role
 
     def propose(self, tag: int) -> None:
-        """Only the leader takes proposals."""
+        """Refuse a proposal, for only the leader takes those."""
         self._raft.outbox.emit(Refused(tag, NotLeaderError(self.leader)))
 
     def read(self, tag: int) -> None:
@@ -588,7 +588,6 @@ class _Incoming:
         return len(self._data)
 
     def belongs(self, chunk: SnapshotChunk) -> bool:
-        """Whether a chunk is of this snapshot."""
         first = self._first
         one = (first.index, first.index_term, first.total_bytes)
         return one == (chunk.index, chunk.index_term, chunk.total_bytes)
@@ -607,7 +606,7 @@ class _Incoming:
 
 @dataclass(frozen=True, slots=True)
 class ReadOrigin:
-    """Who waits for a read index.
+    """Requester of a read index.
 
     Attributes:
         node: The member; the read may be the leader's own.
@@ -625,7 +624,7 @@ class LeaderReads:
         self._waiting: deque[tuple[int, int, ReadOrigin]] = deque()
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting reads."""
         return len(self._waiting)
 
     @property
@@ -678,7 +677,7 @@ class Reads:
 
     @property
     def is_full(self) -> bool:
-        """Whether another one must be refused."""
+        """True if another read must be refused."""
         return len(self._asked) + len(self._applying) >= self._reads_max
 
     def ask(self, tag: int, now_ns: int) -> int:
@@ -725,7 +724,7 @@ class Reads:
         return tags
 
     def deadline_ns(self) -> int | None:
-        """When the first one has waited too long."""
+        """Return when the first read times out; None: none waits."""
         if not self._asked and not self._applying:
             return None
         waiting = [*self._asked.values(), *(waiting for _, waiting in self._applying)]
@@ -908,7 +907,7 @@ class Leader:
         self.send_heartbeats()
 
     def next_deadline_ns(self) -> int:
-        """When `expire` has something to do."""
+        """Return when `expire` has something to do."""
         deadline = min(self._heartbeat_ns, self._quorum_ns() + self._patience_ns)
         return min(deadline, self.transfer.deadline_ns) if self.transfer else deadline
 
@@ -924,11 +923,11 @@ class Leader:
             self.send_heartbeats()
 
     def lease_end_ns(self) -> int:
-        """Until when nobody else can have been elected, on this member's clock.
+        """Return until when no other node can have been elected, on this member's clock.
 
         The majority that answered promised no vote for the least election timeout from when the
-        heartbeat came, which was after it was sent. A handover breaks that promise, so there is
-        no lease once it has begun.
+        heartbeat came, which was after it was sent. A handover breaks that promise, so there is no
+        lease once it has begun.
         """
         config = self._raft.config
         if self.transfer or self._raft.log.committed < self.first_index:
@@ -1166,7 +1165,7 @@ class Leader:
         return reached_by_majority(map(reached, membership.voters))
 
     def _quorum_ns(self) -> int:
-        """When the last heartbeat was sent that a majority has answered."""
+        """Return when the last heartbeat was sent that a majority has answered."""
         raft, progress = self._raft, self.replicator.progress
         membership = raft.memberships.current
 
@@ -1242,7 +1241,7 @@ class Raft:
         return self._effects()
 
     def next_deadline_ns(self) -> int | None:
-        """When `handle` must be called though nothing happened; None: never."""
+        """Return when `handle` must be called without an event; None: never."""
         if self.halted:
             return None
         deadline = self.role.next_deadline_ns()
@@ -1251,24 +1250,24 @@ class Raft:
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this member knows."""
+        """Leader, as far as this member knows; None: unknown."""
         return self.role.leader
 
     @property
     def lease_end_ns(self) -> int:
-        """Until when this member is surely the only leader; 0 when it does not lead."""
+        """Monotonic time until which it is certainly the only leader; 0 when it does not lead."""
         return self.role.lease_end_ns() if isinstance(self.role, Leader) else 0
 
     # What the roles call.
 
     @property
     def may_campaign(self) -> bool:
-        """Whether this member could be elected: a voter, as far as its log says."""
+        """True if this member could be elected: it is a voter, by its log."""
         return self.memberships.may_be_voter(self.config.node, self.log.committed)
 
     @property
     def hard_state_is_durable(self) -> bool:
-        """Whether a crash now would bring back the same term and vote."""
+        """True if a crash now would bring back the same term and vote."""
         return self._hard_state() == self._written and self.outbox.hard_state_is_durable
 
     def send(self, recipient: NodeId, body: Body, needs: Needs, *, term: int | None = None) -> None:
@@ -1426,7 +1425,7 @@ class Raft:
             self.role.step(message)
 
     def _is_of_known_disks(self, message: Message) -> bool:
-        """Whether sender and recipient have the disks that the group's membership notes for them.
+        """Return whether sender and recipient have the disks that the group's membership notes.
 
         Whatever the message is: a vote or an acknowledgement on a lost disk is forgotten. A leader
         knows of each member that was noted, so what it says of this one's disk is final.
@@ -1463,7 +1462,7 @@ class Raft:
                 pass
 
     def _in_lease(self) -> bool:
-        """Whether a leader may rely on this member not voting (dissertation 4.2.3, 6.4.1)."""
+        """Return whether a leader may rely on this member not voting (thesis 4.2.3, 6.4.1)."""
         if isinstance(self.role, Leader):
             return True
         return self.now_ns < self.heard_ns + self.config.election_timeout_min_ns

@@ -80,12 +80,12 @@ class Finding:
 
 @dataclass(slots=True)
 class Recovery:
-    """What is on the disk of a member. Call `run` once.
+    """State of a member's disk. Call `run` once.
 
     Attributes:
-        recovered: For `Raft`.
-        segments: In order; the last takes the next records at `size`.
-        sequence, step: Of the last record.
+        recovered: The state for `Raft`.
+        segments: Segments in order; the last takes the next records at `size`.
+        sequence, step: Those of the last record.
         mark: The snapshot that the log names.
         findings: None after a clean stop.
     """
@@ -125,7 +125,7 @@ class Recovery:
         return file
 
     def _names(self) -> list[str]:
-        """What is in the directory, without leftovers."""
+        """Return the names in the directory; remove temporary files."""
         exists = self.disk.exists(self.directory)
         names = self.disk.list_directory(self.directory) if exists else []
         for name in [name for name in names if name.endswith(".tmp")]:
@@ -170,7 +170,7 @@ class Recovery:
         self.size = step_begin
 
     def _fits(self, record: Record, sequence: int, step: list[Record]) -> bool:
-        """Whether a sound record is the next one."""
+        """Return whether an intact record is the next one."""
         if record.sequence != sequence + 1:
             return False
         if step:
@@ -252,13 +252,13 @@ def segment_path(directory: Path, first: int) -> Path:
 
 
 def _is_cut_short(data: bytes, position: int) -> bool:
-    """Whether the file ends inside what would be a record here: its last bytes never came."""
+    """Return whether the file ends within the record here, so that its last bytes are missing."""
     length = int.from_bytes(data[position + 4 : position + 8], "little")
     return len(data) - position < 37 or position + 37 + length > len(data)
 
 
 def _lacks_sector(data: bytes, position: int) -> bool:
-    """Whether some sector's share of the bytes from `position` on is all zeros: never written."""
+    """Return whether a sector of the bytes from `position` on is all zeros: never written."""
     while position < len(data):
         end = min((position // SECTOR_BYTES + 1) * SECTOR_BYTES, len(data))
         if not any(data[position:end]):

@@ -33,7 +33,7 @@ assert _LAYOUT.size == 40
 
 
 def snapshot_path(directory: Path, index: int, term: int) -> Path:
-    """Where the snapshot of an entry is kept."""
+    """Return the path of the snapshot of an entry."""
     return directory / f"{PREFIX}{index:020}-{term:020}"
 
 

@@ -67,7 +67,7 @@ assert HEADER_SIZE == 36
 
 
 class RecordType(IntEnum):
-    """What a record says."""
+    """Type of a record."""
 
     SEGMENT = 1
     HARD_STATE = 2
@@ -78,7 +78,7 @@ class RecordType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """Whose log this is."""
+    """Group and node of a log."""
 
     group: str
     node: NodeId
@@ -239,7 +239,7 @@ assert SIZE == 32
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What was durable at least: `size` bytes of the segment that begins with record `segment`."""
+    """Durable prefix of a log: at least `size` bytes of the segment that begins at `segment`."""
 
     segment: int = 0
     size: int = 0
@@ -258,7 +258,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def load_mark(directory: Path, disk: Disk) -> Mark:
-    """What the mark claims; nothing when it is missing, damaged, or of another version."""
+    """Load the mark; an empty one when it is missing, damaged, or of another version."""
     path = directory / FILE_NAME
     if not disk.exists(path):
         return Mark()

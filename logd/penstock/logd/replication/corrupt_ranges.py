@@ -41,7 +41,6 @@ class CorruptRanges:
         self._retry_ns: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._ranges)
 
     @property
@@ -55,7 +54,7 @@ class CorruptRanges:
         return max((upto for _, upto in self._ranges), default=0)
 
     def sound_upto(self, first: int, upto: int) -> int:
-        """How much of [first, upto) comes before any damage."""
+        """Return the end of the part of [first, upto) before any damage."""
         return min([upto, *(max(a, first) for a, b in self._ranges if first < b)])
 
     def found(self, event: RangeCorrupt) -> list[Effect]:
@@ -106,7 +105,7 @@ class CorruptRanges:
             self._forget_wish()
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask a peer again."""
+        """Return when to ask a peer again; None: nothing is damaged."""
         return self._retry_ns if self._ranges else None
 
     def _forget_wish(self) -> None:

@@ -357,7 +357,7 @@ was committed; empty: it can."""
 
 
 class Electable(Struct, frozen=True):
-    """Whether this replica may be elected, and the reason in words, for people."""
+    """Eligibility of this replica as leader, and the reason for people."""
 
     unfit: Unfit = ""
     reason: str = ""
@@ -367,7 +367,7 @@ class Electable(Struct, frozen=True):
 
 
 class Finding(Enum):
-    """What an operator is told, each with a counter."""
+    """Finding for an operator, each with a counter."""
 
     DIVERGED = "the leader's log lacks records that were committed here"
     COMMITTED_LOST = "the log ends below what was committed"
@@ -423,7 +423,6 @@ class LeaderAndIsr(Struct, frozen=True, kw_only=True):
     joined: Mapping[NodeId, int] = field(default_factory=dict)
 
     def holds(self, node: NodeId) -> bool:
-        """Whether a node has a replica."""
         return node in self.replicas or node in self.observers
 
     def holds_since(self, node: NodeId) -> int:
@@ -461,7 +460,7 @@ class StepDown(Struct, frozen=True):
 
 
 class Outcome(Enum):
-    """What became of a proposal."""
+    """Result of a proposal."""
 
     COMMITTED = "committed"
     STALE = "the partition has changed since"
@@ -579,7 +578,7 @@ class AnswerLost(Struct, frozen=True):
 
 
 class DedupSaved(Struct, frozen=True):
-    """What the leader remembers is remembered here too, durably (`AskDedup`)."""
+    """The leader's dedup state is durable here too (`AskDedup`)."""
 
 
 class RangeAsked(Struct, frozen=True):
@@ -615,14 +614,14 @@ _MS: Final = 1_000_000
 
 
 class ReplicationSettings(Struct, frozen=True, kw_only=True):
-    """Of one cluster.
+    """Replication settings of one cluster.
 
     Attributes:
-        replica_lag_ns: A member of the ISR that has not had everything for so long is to leave it.
-        retry_ns: Before an ISR is proposed again, or a leader that refused is asked again.
-        patch_retry_ns: Before a damaged range is asked for again that should have been filled: the
-            log does not report that it could not.
-        dedup_retry_ns: Before the leader is asked again for what it remembers.
+        replica_lag_ns: How long a member of the ISR may lack records before it has to leave.
+        retry_ns: Delay before an ISR is proposed again, or a leader that refused is asked again.
+        patch_retry_ns: Delay before a damaged range is requested again that should have been
+            filled: the log does not report that it could not.
+        dedup_retry_ns: Delay before the leader's dedup state is requested again.
     """
 
     replica_lag_ns: int = 1500 * _MS

@@ -49,12 +49,12 @@ from penstock.logd.replication.log_state import LogState
 
 
 class Stage(Enum):
-    """What a follower is doing.
+    """State of a follower.
 
-    ASKING: a wish is open.
-    APPENDING: frames are being written; no wish is open, so nothing can ask for a cut.
-    CUTTING: the log is being cut or reset; the writer reports it.
-    WAITING: begins, or the leader does not serve this epoch yet: asks again at a time.
+    ASKING: a fetch is pending.
+    APPENDING: frames are being written; no fetch is pending, so nothing can request a truncation.
+    CUTTING: the log is being truncated or reset; the writer reports it.
+    WAITING: it begins, or the leader does not serve this epoch yet: it retries at a time.
     PARKED: this node's metadata is behind; the next view makes another follower.
     DIVERGED: agreement would cost committed records. An operator must decide.
     """
@@ -171,7 +171,7 @@ class Follower:
                 return []
 
     def next_deadline_ns(self) -> int | None:
-        """When to ask again; None while an answer, the log or a view is waited for."""
+        """Return when to ask again; None while an answer, the log or a view is awaited."""
         times = (self._retry_ns, self._dedup_due_ns)
         return min((time for time in times if time is not None), default=None)
 
@@ -292,7 +292,7 @@ class Follower:
         return [*effects, AppendFetched(spans)]
 
     def _fits(self, spans: tuple[Span, ...]) -> bool:
-        """Whether frames follow the log and each other, in offsets and in epochs."""
+        """Return whether frames follow the log and each other, in offsets and in epochs."""
         offset, epoch = self._log.written, self._log.last_epoch
         for span in spans:
             if span.base_offset != offset or not epoch <= span.epoch <= self.view.leader_epoch:
@@ -325,7 +325,7 @@ class Follower:
         return [*effects, self._truncate(cut)]
 
     def _begins_later(self, answer: Diverged) -> bool:
-        """Whether the leader's log begins behind what is committed here, with later epochs only.
+        """Return whether the leader's log begins after what is committed here, in later epochs.
 
         So no epoch tells whether the two agreed before. What was there was committed and has been
         deleted by retention; what this log has from there on is not known to be committed.

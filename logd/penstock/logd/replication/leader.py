@@ -105,7 +105,7 @@ class Peer:
     goal_ns: int = 0
 
     def is_news(self, fetch: Fetch) -> bool:
-        """Whether a fetch is later than those before; a process that starts again counts from 0."""
+        """Return whether a fetch is later than those before; a restarted process counts from 0."""
         return fetch.boot != self.boot or fetch.number > self.number
 
     def fetched(self, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
@@ -137,7 +137,7 @@ class Peer:
         self.goal_ns = now_ns
 
     def is_late(self, now_ns: int, lag_ns: int) -> bool:
-        """Whether it has been behind for too long."""
+        """Return whether it has been behind for too long."""
         return self.lost or (self.behind_ns is not None and now_ns - self.behind_ns >= lag_ns)
 
 
@@ -177,11 +177,11 @@ class Isr:
         self.counted = view.isr
 
     def is_pending(self, node: NodeId) -> bool:
-        """Whether a follower has been proposed and is not in the ISR yet."""
+        """Return whether a follower has been proposed and is not in the ISR yet."""
         return node in self._added
 
     def in_sync(self, peers: Peers, now_ns: int) -> int:
-        """How many members keep up, the leader included."""
+        """Return how many members keep up, the leader included."""
         lag_ns = self._settings.replica_lag_ns
         return sum(
             1
@@ -206,7 +206,7 @@ class Isr:
         return peer.lost_ns if peer.lost else None
 
     def target(self, peers: Peers, log: LogState, now_ns: int) -> frozenset[NodeId]:
-        """What the ISR should be."""
+        """Return the ISR that the leader wants."""
         view, lag_ns = self._view, self._settings.replica_lag_ns
         target = {
             node for node in view.isr if node == self._node or self._may_stay(node, peers, log)
@@ -274,7 +274,7 @@ class Isr:
         return True
 
     def next_deadline_ns(self, peers: Peers, log: LogState, now_ns: int) -> int | None:
-        """When a member will be late, or a proposal may be repeated."""
+        """Return when a member will be late, or a proposal may be repeated."""
         lag_ns = self._settings.replica_lag_ns
         times = [
             since_ns + lag_ns
@@ -291,7 +291,7 @@ class Isr:
 
 
 class Stage(Enum):
-    """How far a leadership has come.
+    """State of a leadership.
 
     STARTING: the epoch's start is being made durable; nothing of the epoch is in the log.
     LEADING: takes writes, acks, raises the high watermark. Only here, and only under a lease.
@@ -397,7 +397,7 @@ class Leader:
         return effects
 
     def renew(self, until_ns: int) -> bool:
-        """As `LeaseRenewed`, where nothing follows from that; False: it is to be handled."""
+        """Renew the lease if nothing else follows from that; False: handle `LeaseRenewed`."""
         if self.stage is not Stage.LEADING:
             return False
         self._lease_until_ns = max(self._lease_until_ns, until_ns)
@@ -405,11 +405,11 @@ class Leader:
 
     @property
     def commits_alone(self) -> bool:
-        """Whether what is durable here is committed, and no other node wants to know."""
+        """True if what is durable here is committed, and no other node needs to know."""
         return self.stage is Stage.LEADING and not self._peers and self.view.min_isr <= 1
 
     def next_deadline_ns(self, now_ns: int, *, lease: bool) -> int | None:
-        """When the lease ends (if asked for), a follower is late, or a proposal is repeated."""
+        """Return when the lease ends (if wanted), a follower is late, or a proposal is repeated."""
         if self.stage is not Stage.LEADING:
             return None
         isr_ns = self._isr.next_deadline_ns(self._peers, self._log, now_ns)
@@ -430,9 +430,9 @@ class Leader:
         return effects
 
     def answer_for(self, node: NodeId) -> Answer | None:
-        """What a follower's last wish is answered with as things stand now.
+        """Return the current answer to a follower's last fetch; None without a pending fetch.
 
-        For the code that holds pending fetches until there is news; None without a pending fetch.
+        For the code that holds pending fetches until there is news.
         """
         peer = self._peers.get(node)
         if peer is None or not peer.agreed or peer.wish < 0 or self.stage is Stage.RESIGNED:
@@ -528,7 +528,7 @@ class Leader:
         return None
 
     def _compare(self, fetch: Fetch) -> Diverged | OutOfRange | None:
-        """Whether the follower's log is the beginning of this one.
+        """Compare the follower's log with this one; None: it is a prefix of this one.
 
         It is when this log has an epoch of the number of the follower's last record, that ends no
         earlier than the follower's log does.

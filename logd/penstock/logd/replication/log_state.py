@@ -1,4 +1,4 @@
-"""What a replica knows of its log: its end, and at which offset each leader epoch began.
+"""State of a replica's log: its end, and the first offset of each leader epoch.
 
 Leader epochs: at which offset each one began.
 
@@ -99,7 +99,7 @@ class Epochs:
         self._entries = [entry for entry in self._entries if entry[1] < offset]
 
     def has_empty(self, end_offset: int) -> bool:
-        """Whether the last epoch has no record in a log that ends there."""
+        """Return whether the last epoch has no record in a log that ends there."""
         return bool(self._entries) and self._entries[-1][1] >= end_offset
 
     def recover(self, end_offset: int) -> None:
@@ -158,15 +158,16 @@ class LogState:
         high_watermark: int,
         agreed_epoch: int = 0,
     ) -> "LogState":
-        """Of a log that was just recovered, so that all of it is durable.
+        """Return the state of a recovered log, all of which is durable.
 
         Args:
             start: First offset kept.
             end: Next offset.
-            epochs: As noted; they are made to fit the log (`Epochs.recover`), and the file with
-                them before anything else is written.
-            high_watermark: As it was last written down; it may be too low.
-            agreed_epoch: Written down with it.
+            epochs: Stored epochs; they are truncated to fit the log (`Epochs.recover`), and the
+                file
+                with them before anything else is written.
+            high_watermark: Stored high watermark; it may be too low.
+            agreed_epoch: Stored with it.
         """
         epochs.recover(end)
         return cls(
@@ -181,17 +182,17 @@ class LogState:
 
     @property
     def last_epoch(self) -> int:
-        """Of the last record; 0 when the log holds none."""
+        """Epoch of the last record; 0 when the log holds none."""
         return self.epochs.epoch_at(self.submitted - 1) if self.submitted > self.start else 0
 
     @property
     def busy(self) -> bool:
-        """Whether the writer has not done yet what it was given."""
+        """True if the writer has not finished what it was given."""
         return self.cutting or bool(self.beginning) or self.written < self.submitted
 
     @property
     def is_short(self) -> bool:
-        """Whether it lacks records that were committed, as its own node knows."""
+        """True if it lacks records that were committed, as its own node knows."""
         return self.high_watermark >= self.submitted
 
     def note(self, event: Event) -> None:

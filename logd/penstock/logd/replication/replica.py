@@ -149,11 +149,11 @@ class Replica:
         return effects
 
     def renew(self, until_ns: int) -> bool:
-        """As `LeaseRenewed`, where nothing follows from that; False: it is to be handled.
+        """Renew the lease if nothing else follows from that; False: handle `LeaseRenewed`.
 
-        For a lease that has not ended since it was told last, however long ago that is: a node that
-        leads a thousand partitions renews its lease several times a second, and tells each of them
-        when it has something for it. An end it tells at once (`Ticked`).
+        For a lease that has not ended since the last renewal, however long ago that is: a node that
+        leads a thousand partitions renews its lease several times a second, and passes it to each
+        of them when it has something for it. The end is passed at once (`Ticked`).
         """
         if not isinstance(self.state, Leader) or not self.state.renew(until_ns):
             return False
@@ -161,16 +161,16 @@ class Replica:
         return True
 
     def note_submitted(self, upto: int) -> None:
-        """As `Submitted`, where no other node has a replica and so nothing follows from it."""
+        """Note `Submitted` where no other node has a replica, so that nothing follows from it."""
         self.log.submitted = max(self.log.submitted, upto)
 
     def commit_alone(self, upto: int, cuts: int) -> bool:
-        """As `Synced`, where nothing but a higher high watermark follows from it.
+        """Note `Synced` if only a higher high watermark follows from it.
 
-        For a node whose lease holds now, however long ago it was told: see `renew`.
+        For a node whose lease holds now, however long ago it was renewed here: see `renew`.
 
         Returns:
-            Whether it is noted, and committed; else it is to be handled.
+            Whether it is noted, and committed; if not, it has to be handled.
         """
         alone = isinstance(self.state, Leader) and self.state.commits_alone
         if not alone or self._holes or cuts != self.log.cuts:
@@ -180,11 +180,11 @@ class Replica:
         return True
 
     def next_deadline_ns(self, now_ns: int, *, lease: bool = True) -> int | None:
-        """When `handle(Ticked())` is due though nothing happens.
+        """Return when `handle(Ticked())` is due without an event.
 
         Args:
             now_ns: The node's monotonic clock.
-            lease: Not, if the owner ticks at the lease's end of its own accord.
+            lease: False if the owner itself ticks at the lease's end.
         """
         times = [self._holes.next_deadline_ns(), self._resign_ns if self._resignation else None]
         match self.state:
@@ -197,7 +197,7 @@ class Replica:
         return min((time for time in times if time is not None), default=None)
 
     def answer_for(self, node: NodeId) -> Answer | None:
-        """What a follower's open wish is answered with now; see `Leader.answer_for`."""
+        """Return the current answer to a follower's pending fetch; see `Leader.answer_for`."""
         return self.state.answer_for(node) if isinstance(self.state, Leader) else None
 
     # Parts.
@@ -323,7 +323,7 @@ class Replica:
         return self._holds(view).reason
 
     def _holds(self, view: LeaderAndIsr | None) -> Electable:
-        """Whether others may rely on this log alone."""
+        """Return whether others may rely on this log alone."""
         if self._holes and (view is None or view.isr != {self._node}):
             return Electable("hole", "its log has a damaged range")
         above = self._holes.end > self.log.high_watermark + 1
@@ -397,7 +397,7 @@ class Replica:
                 return []
 
     def _sound_upto(self, first: int, upto: int) -> int:
-        """How much of a range this log can give, from its first offset on."""
+        """Return the end of the part of a range that this log has intact."""
         if isinstance(self.state, Failed) or first < self.log.start:
             return first
         return max(first, self._holes.sound_upto(first, min(upto, self.log.written)))

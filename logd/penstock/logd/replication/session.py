@@ -30,14 +30,14 @@ from penstock.logd.replication.events import Answer, Fetch, Frames
 
 _NS_PER_S: Final = 1_000_000_000
 _BURST_NS: Final = 100_000_000
-"""What has gathered while nobody was fed: a tenth of a second's worth, or a byte."""
+"""Maximum burst after idle time: a tenth of a second's worth, or a byte."""
 
 
 class CatchUpPace:
-    """Of one leader's node, for all that it feeds.
+    """Rate limiter of catch-up from one leader's node, for all followers.
 
     Args:
-        bytes_per_s_max: None: there is no limit.
+        bytes_per_s_max: Bytes a second; None: unlimited.
     """
 
     def __init__(self, bytes_per_s_max: int | None) -> None:
@@ -58,7 +58,7 @@ class CatchUpPace:
             self._free_ns = begun_ns + -(-size_bytes * _NS_PER_S // self._rate)
 
     def free_ns(self, now_ns: int) -> int:
-        """When there is room for a millisecond's worth, at the latest; `now_ns` if there is."""
+        """Return the latest time with room for a millisecond's worth; `now_ns` if there is room."""
         if self._rate is None or self.room(now_ns):
             return now_ns
         return max(self._free_ns, now_ns) + max(_NS_PER_S // 1000, -(-_NS_PER_S // self._rate))
@@ -75,8 +75,9 @@ RESPONSES_UNDER_WAY_MAX: Final = RESPONSES_UNTOLD_MAX + 2
 """One is being taken while the next one is being sent; the others may have been taken untold."""
 
 MARK_WAIT_NS: Final = 25_000_000
-"""How long a high watermark waits for frames to go with. No publisher waits for it, only who reads
-from a replica; telling it at once would wake both nodes once more for a record alone in flight."""
+"""Nanoseconds that a high watermark waits for frames to go with. No publisher waits for it, only
+readers of a replica; sending it at once would wake both nodes once more for a lone record in
+flight."""
 
 
 class PartitionId(NamedTuple):
@@ -88,14 +89,14 @@ class PartitionId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """From the follower's node.
+    """Request of the follower's node.
 
     Attributes:
-        session: Which; a number that the follower's node does not use twice.
-        number: From 1 on.
-        taken: The last response that was taken; 0 before the first.
-        fetches: Of partitions that have changed.
-        forgotten: Partitions that are not followed from there any more.
+        session: A number that the follower's node does not use twice.
+        number: Number of the request, from 1 on.
+        taken: The last response that was processed; 0 before the first.
+        fetches: Fetches of partitions that have changed.
+        forgotten: Partitions that are no longer followed from there.
     """
 
     session: int
@@ -130,7 +131,6 @@ class FetchSessionClient:
         self._told_taken = 0
 
     def __bool__(self) -> bool:
-        """Whether anything is fetched from there."""
         return bool(self._states)
 
     def update(self, key: PartitionId, fetch: Fetch) -> None:
@@ -153,7 +153,7 @@ class FetchSessionClient:
             self._forgotten[key] = None
 
     def request(self) -> Request | None:
-        """What is to be said now; None if there is nothing."""
+        """Return the next request; None if there is nothing to send."""
         untold = self._taken - self._told_taken
         if not self._changed and not self._forgotten and untold <= RESPONSES_UNTOLD_MAX:
             return None
@@ -191,12 +191,12 @@ class FetchSessionClient:
 
 @dataclass(slots=True)
 class _Told:
-    """What a follower has been sent about one partition.
+    """State that a follower was sent about one partition.
 
     Attributes:
-        wish: Number of the fetch that wants frames, of which process; it may be gone from the core.
-        framed: Frames were sent for it. Until its next wish the follower passes over what comes.
-        mark_ns: Until when a high watermark waits, if one does.
+        wish: Process and number of the pending fetch; the core may have dropped it.
+        framed: Whether frames were sent for it. Until its next fetch the follower ignores more.
+        mark_ns: Time until which a high watermark waits; None: none does.
     """
 
     wish: tuple[str, int] = ("", -1)
@@ -281,7 +281,7 @@ class FetchSessionHandler:
             self._ready[key] = None
 
     def begin(self, now_ns: int) -> bool:
-        """Whether a response may be made now."""
+        """Begin a response; return whether one may be sent now."""
         if self._paced and self._pace.free_ns(now_ns) <= now_ns:
             self._ready.update(self._paced)
             self._paced.clear()
@@ -316,7 +316,7 @@ class FetchSessionHandler:
         return None
 
     def filled(self, part: Part, size_bytes: int, now_ns: int) -> None:
-        """So many bytes of frames were put into the response."""
+        """Count the bytes of frames that were put into the response."""
         self._left -= size_bytes
         if isinstance(part.answer, Frames) and size_bytes:
             self._told[part.key].framed = True
@@ -329,7 +329,7 @@ class FetchSessionHandler:
         return self._session, self._number
 
     def next_deadline_ns(self, now_ns: int) -> int | None:
-        """When `begin` may find what has to wait for a time; None: nothing waits for one."""
+        """Return when `begin` may find what waits for a time; None: nothing does."""
         times = [self._pace.free_ns(now_ns)] if self._paced else []
         if self._marks:
             times.append(next(iter(self._marks.values())))
@@ -361,7 +361,7 @@ class FetchSessionHandler:
         return Part(key, answer, bytes_max)
 
     def _is_waiting(self, key: PartitionId, told: _Told, now_ns: int) -> bool:
-        """Whether there are no other news of a partition than its high watermark, and not long."""
+        """Return whether a risen high watermark still waits for frames."""
         if told.mark_ns is None:
             told.mark_ns = self._marks[key] = now_ns + MARK_WAIT_NS
         return now_ns < told.mark_ns

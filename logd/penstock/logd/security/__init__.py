@@ -1,1 +1,1 @@
-"""Who is at a door, how that was found out, and what keeps others from reading along."""
+"""Authentication, authorization and TLS."""

@@ -1,4 +1,4 @@
-"""Who may do what with which streams and subjects, and the same as permissions of nats-server.
+"""Access rules on streams and subjects, and their translation to nats-server's permissions.
 
 A rule allows or denies a principal an action on a resource. Who no rule allows something may not do
 it; a rule that denies counts more than any that allows; superusers may everything.
@@ -59,7 +59,7 @@ _REMEMBERED_LENGTH_MAX: Final = 4 * SUBJECT_LENGTH_MAX
 
 
 class Action(StrEnum):
-    """What somebody wants to do."""
+    """Action that a principal wants to perform."""
 
     PUBLISH = "publish"
     READ = "read"
@@ -73,7 +73,7 @@ class Action(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a rule does."""
+    """Effect of a rule."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -135,11 +135,11 @@ Target: TypeAlias = OnStream | OnSubject | OnCluster
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether somebody may do something.
+    """Decision on an action.
 
     Attributes:
-        rule: That decided it; None: there is none, or it is a superuser.
-        superuser: Whether that is why.
+        rule: The rule that decided; None: none did, or the principal is a superuser.
+        superuser: Whether the principal is a superuser.
         granted: Whether the rule stands in the configuration.
     """
 
@@ -223,13 +223,13 @@ class Acl:
         self._known: dict[tuple[str, frozenset[str], Action, Target], Decision] = {}
 
     def decide(self, name: str, groups: frozenset[str], action: Action, target: Target) -> Decision:
-        """Whether somebody may do something.
+        """Decide whether a principal may perform an action.
 
         Args:
-            name: Of the principal.
-            groups: It is in.
-            action: What it wants to do.
-            target: To what.
+            name: The principal's name.
+            groups: The principal's groups.
+            action: The action.
+            target: The target of the action.
         """
         key = (name, groups, action, target)
         found = self._known.get(key)
@@ -242,7 +242,6 @@ class Acl:
         return found
 
     def is_superuser(self, name: str, groups: frozenset[str]) -> bool:
-        """Whether somebody may everything."""
         return not self.superusers.isdisjoint(_meant(name, groups))
 
     def who_can(self, action: Action, target: Target) -> list[tuple[str, Decision]]:
@@ -307,7 +306,7 @@ def check_principal(principal: str) -> None:
 
 
 def _length(target: Target) -> int:
-    """Of what a caller wrote of it, and what its stream stores."""
+    """Return the characters of a target's name, and of what its stream stores."""
     match target:
         case OnStream(name, filters, only):
             return len(name) + sum(map(len, filters)) + len(only or "")
@@ -318,7 +317,7 @@ def _length(target: Target) -> int:
 
 
 def _meant(name: str, groups: Iterable[str]) -> frozenset[str]:
-    """What rules call somebody. A name that looks like a group's is nobody's in rules."""
+    """Return the names that rules use for a principal. No rule means a name like a group's."""
     itself = () if name == EVERYBODY or name.startswith(GROUP) else (name,)
     return frozenset((EVERYBODY, *itself, *(f"{GROUP}{group}" for group in groups)))
 
@@ -382,11 +381,11 @@ def _bad(message: str) -> RefusedError:
 
 
 INBOXES: Final = "_INBOX.>"
-"""Where publishers get their acks; a client of nats-server must be able to listen there."""
+"""Subjects of publishers' acks; a client of nats-server must be able to subscribe there."""
 
 _NOBODYS: Final = (INBOXES, "_PENSTOCK.>", "$JS.>", "$SYS.>")
-"""Where a user may not publish who may publish anything: acks could be forged there, and servers
-be told something. No stream stores them."""
+"""Subjects that are denied to a user who may publish anything: acks could be forged there, and
+servers be given commands. No stream stores them."""
 
 _VARIABLE: Final = re.compile(r"[^A-Z0-9]+")
 _DIRECTIONS: Final = {"publish": Action.PUBLISH, "subscribe": Action.READ}
@@ -394,10 +393,10 @@ _DIRECTIONS: Final = {"publish": Action.PUBLISH, "subscribe": Action.READ}
 
 @dataclass(frozen=True, slots=True)
 class NatsUser:
-    """What one user may do.
+    """Permissions of one user.
 
     Attributes:
-        name: Of the user; `*`: of those that are not named.
+        name: The user's name; `*`: users that are not named.
         publish_allow, publish_deny, subscribe_allow, subscribe_deny: Subjects.
     """
 
@@ -409,10 +408,10 @@ class NatsUser:
 
 
 def nats_users(rules: Iterable[AclRule], streams: Mapping[str, Sequence[str]]) -> list[NatsUser]:
-    """What rules come to, for each principal that has a name, and for everybody else.
+    """Return the permissions of each named principal, and of all others.
 
     Args:
-        rules: Those about groups are passed over.
+        rules: Rules; those about groups are skipped.
         streams: The subjects that each stream stores.
     """
     known = [rule for rule in rules if not rule.principal.startswith(GROUP)]

@@ -33,7 +33,7 @@ from penstock.logd.security.principal import (
 )
 
 PREFIX: Final = "penstock-key."
-"""What every key begins with, so that one is told from a token, and found where it was lost."""
+"""Prefix of every key, which tells it from a token, and by which a leaked key is found."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", re.ASCII)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
@@ -53,7 +53,7 @@ class ApiKey:
 
     @property
     def proof(self) -> str:
-        """What an identity rests on: all that the line says. One that is changed is another."""
+        """Digest of the whole line, on which an identity rests: a changed line is another key."""
         said = f"{self.name} {self.digest} {self.expires_ns} {','.join(sorted(self.groups))}"
         return hashlib.sha256(said.encode()).hexdigest()
 
@@ -66,13 +66,13 @@ class ApiKeys:
     proofs: frozenset[str]
 
     def identify(self, text: str, now_ns: int) -> Identity:
-        """Whose key this is.
+        """Return the identity of a key.
 
         Every digest of the name is compared, each in a time that does not depend on where it
         differs.
 
         Raises:
-            UnauthenticatedError: Nobody's, or its time is over.
+            UnauthenticatedError: The key is unknown or expired.
         """
         if len(text) > SECRET_LENGTH_MAX:
             raise UnauthenticatedError("unknown_key", _UNKNOWN)
@@ -106,7 +106,7 @@ def make_key(name: str) -> str:
 
 
 def digest_of(text: str) -> str:
-    """What is stored of a key."""
+    """Return the stored form of a key."""
     return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 

@@ -104,11 +104,11 @@ class Authenticator:
         return NOBODY if der is None else identify_certificate(der, self._certificate_name)
 
     def secret(self, text: str) -> Identity:
-        """Whose token or API key this is, as far as is known at once.
+        """Return the identity of a token or API key, as far as it is known at once.
 
         Raises:
             UnknownKeyError: A token's key is not known here; `secret_later` searches for it.
-            UnauthenticatedError: Nobody's.
+            UnauthenticatedError: The secret is invalid.
         """
         if text.startswith(PREFIX):
             if self._keys is None:
@@ -122,10 +122,10 @@ class Authenticator:
         return self._token(text, *self._tokens)
 
     async def secret_later(self, text: str) -> Identity:
-        """Whose token or API key this is; searches for new keys of tokens.
+        """Return the identity of a token or API key; search for new keys of tokens.
 
         Raises:
-            UnauthenticatedError: Nobody's.
+            UnauthenticatedError: The secret is invalid.
         """
         try:
             return self.secret(text)
@@ -147,10 +147,10 @@ class Authenticator:
         return self.secret(text)
 
     def secret_promptly(self, text: str) -> Identity:
-        """As `secret_later`, for a thread that must not wait: a key that is new is there next time.
+        """Return the identity without waiting; a token's new key is known at the next call.
 
         Raises:
-            UnauthenticatedError: Nobody's, as far as is known at once.
+            UnauthenticatedError: The secret is invalid, as far as is known at once.
         """
         try:
             return self.secret(text)
@@ -161,10 +161,10 @@ class Authenticator:
     # Whether it still holds.
 
     def principal(self, identity: Identity) -> Principal:
-        """Who makes a request.
+        """Return the principal of a request.
 
         Raises:
-            UnauthenticatedError: Nobody knows, and that is required; or it held and does no more.
+            UnauthenticatedError: It is anonymous where authentication is required, or has expired.
         """
         if identity.principal.is_anonymous:
             return check_known(identity).principal if self.required else ANONYMOUS

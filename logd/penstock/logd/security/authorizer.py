@@ -1,4 +1,4 @@
-"""Whether a caller may do what it asks for: the rules, asked with what there is of streams."""
+"""Authorization of callers: decisions of the rules on existing streams."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, Final
@@ -29,11 +29,11 @@ STATUS: Final = "__status"
 
 
 class HiddenError(RefusedError):
-    """What is there is denied to somebody who may not know that it is; told as if it were not."""
+    """Denial to a caller who may not know that the stream exists; reads as if it did not."""
 
 
 def result_of(error: RefusedError) -> str:
-    """What a refusal is taken down as."""
+    """Return the result of a refusal for the activity stream."""
     return "PERMISSION_DENIED" if isinstance(error, HiddenError) else error.code
 
 
@@ -100,18 +100,17 @@ class Authorizer:
             raise self._refusal(caller, action, target, decision)
 
     def allows(self, caller: Principal, action: Action, target: Target) -> bool:
-        """Whether a caller may do something."""
         return self._is_free(caller) or self.decide(caller, action, target).allowed
 
     def decide(self, caller: Principal, action: Action, target: Target) -> Decision:
-        """What the rules say of a caller."""
+        """Return the rules' decision on a caller."""
         name, groups = caller.name, caller.groups
         if caller.is_anonymous and self.acl.is_superuser(name, groups):
             name = ""  # that nobody said who they are makes nobody a superuser
         return self.acl.decide(name, groups, action, target)
 
     def is_exempt(self, caller: Principal) -> bool:
-        """Whether no quota holds for a caller: nodes, and superusers, who must get through."""
+        """Return whether no quota applies to a caller: nodes and superusers must get through."""
         if caller.is_node:
             return True
         return not caller.is_anonymous and self._superuser(caller)
@@ -129,9 +128,9 @@ class Authorizer:
         return OnSubject(subject, tuple(sorted(self._streams.match(subject))))
 
     def sees(self, caller: Principal, stream: str) -> bool:
-        """Whether a caller may know of a stream: it may do something with it.
+        """Return whether a caller may know of a stream: it may perform some action on it.
 
-        Where cursors are kept everybody may know, whose own are there, too.
+        All callers may know the stream of cursors, which has their own.
         """
         if self._is_free(caller) or stream == CURSORS_STREAM.name:
             return True
@@ -189,7 +188,7 @@ class Authorizer:
         return [stream for stream in streams if self.sees(caller, stream)]
 
     def resource(self, text: str) -> Target:
-        """What a resource of a rule is, as something to be judged.
+        """Parse a resource of a rule.
 
         Raises:
             RefusedError: `BAD_SUBJECT`.
@@ -206,7 +205,7 @@ class Authorizer:
     def _refusal(
         self, caller: Principal, action: Action, target: Target, decision: Decision
     ) -> RefusedError:
-        """What a caller is told, who must not learn from it what there is."""
+        """Return the refusal to a caller, which must not reveal what exists."""
         if action is Action.CREATE or not isinstance(target, OnStream):
             return _denied(caller, action, target, decision)
         if any(self.allows(caller, other, target) for other in Action):
@@ -242,7 +241,7 @@ def described(document: dict[str, Any]) -> OnStream:
 
 
 def shown(target: Target) -> str:
-    """What is concerned, as a rule names it."""
+    """Return the target as a rule names it."""
     match target:
         case OnStream(name):
             return name

@@ -25,7 +25,7 @@ from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.service import Quantities
 
 Door = Literal["fetch", "grpc", "admin", "peer"]
-"""Where logd listens."""
+"""Name of an endpoint of logd."""
 
 
 class _Settings(Quantities):
@@ -108,7 +108,7 @@ class TokenSection(_Settings):
         return self
 
     def rules(self) -> TokenRules:
-        """What is asked of tokens."""
+        """Return the rules for tokens."""
         return TokenRules(
             issuer=self.issuer,
             audience=self.audience,
@@ -119,12 +119,12 @@ class TokenSection(_Settings):
 
 
 class Grant(_Settings):
-    """What the configuration allows somebody, each of the actions on each of the resources.
+    """Grant in the configuration: each of the actions on each of the resources.
 
     Attributes:
-        principal: As in a rule.
-        actions: Likewise.
-        resources: Likewise.
+        principal: Principal, as in a rule.
+        actions: Actions, as in a rule.
+        resources: Resources, as in a rule.
     """
 
     principal: str
@@ -132,7 +132,7 @@ class Grant(_Settings):
     resources: Annotated[tuple[str, ...], Field(min_length=1, max_length=ACL_RULES_PER_REQUEST_MAX)]
 
     def rules(self) -> Iterator[AclRule]:
-        """The same, as rules."""
+        """Yield the rules of the grant."""
         for action, resource in product(self.actions, self.resources):
             yield AclRule(
                 principal=self.principal, effect=Effect.ALLOW, action=action, resource=resource
@@ -149,17 +149,17 @@ class Grant(_Settings):
 
 
 class AuthSection(_Settings):
-    """Who callers are.
+    """Authentication and authorization.
 
     Attributes:
-        required: Whether nobody is served who is not known; only `/healthz` and gRPC's health
-            service answer everybody.
-        certificate_name: Which name of a client's certificate is its principal's.
-        tokens: None: no tokens are taken.
-        keys_file: API keys, as `penstock.logd.security.api_keys` says; None: none are taken.
+        required: Whether anonymous clients are refused; only `/healthz` and gRPC's health
+            service answer all clients.
+        certificate_name: The name of a client's certificate that is its principal's.
+        tokens: None: no tokens are accepted.
+        keys_file: API keys, see `penstock.logd.security.api_keys`; None: none are accepted.
         acl: Whether what no rule allows is denied.
-        superusers: Names, and groups as `group:NAME`, that may everything.
-        grants: What is allowed without a rule that somebody would have to make first.
+        superusers: Names, and groups as `group:NAME`, that may perform every action.
+        grants: Permissions that exist without a rule at run time.
     """
 
     required: bool = False
@@ -196,7 +196,7 @@ class AuthSection(_Settings):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can connect to a `HostPort`."""
+    """Return whether only this machine can connect to a `HostPort`."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback

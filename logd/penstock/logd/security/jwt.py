@@ -68,7 +68,7 @@ else:
     rsa = LazyModule("cryptography.hazmat.primitives.asymmetric.rsa")
 
 ALGORITHMS: Final = ("RS256", "ES256", "EdDSA")
-"""Of signatures that are taken."""
+"""Accepted algorithms of signatures."""
 
 _RSA_BITS_MIN: Final = 2048
 """NIST SP 800-131A: fewer are not to be used."""
@@ -99,7 +99,7 @@ class KeySet:
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """Of all of them."""
+        """Digests of all keys."""
         return frozenset(key.digest for key in self.keys.values())
 
     def find(self, kid: str | None) -> VerifyingKey | None:
@@ -194,13 +194,13 @@ class UnknownKeyError(UnauthenticatedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What is asked of tokens.
+    """Rules for tokens.
 
     Attributes:
         issuer: `iss` must be this.
         audience: `aud` must be this, or have it among others.
-        name_claim: Whose value is the principal's name.
-        groups_claim: Whose value, a list of texts or words separated by blanks, is its groups.
+        name_claim: Claim with the principal's name.
+        groups_claim: Claim with its groups: a list of texts or words separated by blanks.
         clock_skew_s: Seconds by which the issuer's clock and this one may differ.
     """
 
@@ -269,7 +269,7 @@ def _check_addressed(claims: Mapping[str, Any], rules: TokenRules) -> None:
 
 
 def _check_times(claims: Mapping[str, Any], rules: TokenRules, now_ns: int) -> int:
-    """When it ends, the skew included."""
+    """Return when the token expires, the skew included."""
     skew_ns = rules.clock_skew_s * _NS_PER_S
     expires_ns = _time_ns(claims, "exp")
     if expires_ns is None:
@@ -327,7 +327,7 @@ class TokenKeys(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Whether it is too long since they were known to be the right ones."""
+        """True if the keys were not confirmed for too long."""
 
     @property
     def problem(self) -> str:
@@ -411,7 +411,6 @@ class FileKeys:
             self._standing.confirm(self._held.value)
 
     def search(self) -> Future[None] | None:
-        """As `TokenKeys`; the file has been looked at within the last second."""
         return None
 
 
@@ -467,7 +466,7 @@ class UrlKeys:
         self._ask(0 if anyway else int(REFRESH_S_MIN * 1e9) if self._problem else self._refresh_ns)
 
     def search(self) -> Future[None] | None:
-        """As `TokenKeys`; those who search at the same time wait for the same answer."""
+        """Search for new keys; concurrent searches share one request."""
         return self._ask(int(REFRESH_S_MIN * 1e9))
 
     def _ask(self, age_ns: int) -> Future[None] | None:
@@ -497,12 +496,12 @@ class UrlKeys:
 
 
 def jwks_fetch(url: str, tls: TlsSource, *, timeout_s: float = _STEP_S) -> Fetch:
-    """What gets the document of an https URL, with the certificates that are trusted by then.
+    """Return a function that gets the document of an https URL.
 
     Args:
         url: `https://HOST[:PORT]/PATH`.
-        tls: Whom to trust.
-        timeout_s: For connecting, and for each read.
+        tls: Returns the context with the currently trusted authorities.
+        timeout_s: Seconds for connecting, and for each read.
     """
 
     def fetch() -> object:

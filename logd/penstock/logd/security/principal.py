@@ -1,4 +1,4 @@
-"""Who asks for something, and how that is known.
+"""Principal of a request, and how it was authenticated.
 
 The fetch protocol hands the caller on with a request's `SendingTurn`, gRPC in a context variable;
 a client with neither is `ANONYMOUS`. No I/O: permissions are decided on this.
@@ -26,7 +26,7 @@ else:
 
 
 class Method(StrEnum):
-    """How it is known who somebody is."""
+    """Method of authentication."""
 
     ANONYMOUS = "anonymous"
     CERTIFICATE = "certificate"
@@ -53,12 +53,11 @@ class Principal:
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether nobody said who this is."""
         return self.method is Method.ANONYMOUS
 
     @property
     def is_node(self) -> bool:
-        """Whether this is a part of logd."""
+        """True if this is a part of logd."""
         return self.method is Method.NODE
 
 
@@ -69,7 +68,7 @@ _CALLER: ContextVar[Principal] = ContextVar("caller", default=ANONYMOUS)
 
 
 def current_caller() -> Principal:
-    """Who makes the call that this code runs for (gRPC)."""
+    """Return the principal of the current gRPC call."""
     return _CALLER.get()
 
 
@@ -79,7 +78,7 @@ def set_caller(caller: Principal) -> Token[Principal]:
 
 
 def end_call(before: Token[Principal]) -> None:
-    """What runs from here on runs for whom it did before `set_caller`."""
+    """Restore the caller from before `set_caller`."""
     _CALLER.reset(before)
 
 
@@ -100,13 +99,13 @@ class UnauthenticatedError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is.
+    """An authenticated identity.
 
     Attributes:
-        principal: Who.
-        expires_ns: Unix time from which on that must not be believed any more; None: never.
+        principal: The principal.
+        expires_ns: Unix time at which the identity expires; None: never.
         proof: What it rests on, besides: `key:` and the digest of an API key's line, or `jwk:` and
-            that of the key that signed a token. When that is taken away the identity ends.
+            that of the key that signed a token. When that is removed the identity ends.
     """
 
     principal: Principal
@@ -161,7 +160,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class CertificateName(StrEnum):
-    """Which of its names is the principal's."""
+    """Name of a certificate that is the principal's."""
 
     CN = "cn"
     URI = "uri"

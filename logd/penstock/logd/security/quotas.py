@@ -1,4 +1,4 @@
-"""How much principals may do: buckets that fill with time, and what must wait for them.
+"""Quotas of principals: buckets that fill with time, and the waits that they impose.
 
 The generic cell rate algorithm (ITU-T I.371, annex A), which keeps one number for a bucket: the
 time at which everything taken so far is paid for. What is taken may exceed what is there; then
@@ -24,7 +24,7 @@ _RATE_MAX: Final = 1 << 50
 
 
 class Flow(StrEnum):
-    """What is limited by time."""
+    """Flow that is limited by time."""
 
     BYTES_IN = "bytes_in"
     BYTES_OUT = "bytes_out"
@@ -33,14 +33,14 @@ class Flow(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a principal may use of each node; None: as much as it likes.
+    """Quota of a principal on each node; None: unlimited.
 
     Attributes:
         principal: A name, or `*`: each that has no quota of its own.
         bytes_in_per_s: Bytes it publishes over gRPC.
         bytes_out_per_s: Bytes it is sent.
         requests_per_s: Requests and calls.
-        streams: Streams there may be that it created; of the whole cluster.
+        streams: Maximum streams that it created; of the whole cluster.
     """
 
     principal: str
@@ -50,7 +50,7 @@ class Quota:
     streams: int | None = None
 
     def rate(self, flow: Flow) -> int | None:
-        """What it may use in a second."""
+        """Return the limit of a flow a second; None: unlimited."""
         match flow:
             case Flow.BYTES_IN:
                 return self.bytes_in_per_s
@@ -81,13 +81,13 @@ def check_quota(quota: Quota) -> None:
 
 
 class Buckets:
-    """What principals have used of their quotas."""
+    """Use of principals' quotas."""
 
     def __init__(self) -> None:
         self._paid_ns: OrderedDict[tuple[str, Flow], int] = OrderedDict()
 
     def wait_ns(self, principal: str, flow: Flow, now_ns: int) -> int:
-        """How long a request that comes now has to wait first."""
+        """Return how many ns a request that comes now has to wait."""
         paid_ns = self._paid_ns.get((principal, flow), now_ns)
         return max(0, paid_ns - now_ns - BURST_NS)
 

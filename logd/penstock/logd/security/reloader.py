@@ -56,7 +56,7 @@ class ListenerSetupError(LogdError):
 
 
 class CountedListener(Protocol):
-    """What listens at a door."""
+    """Listener of an endpoint, with its counters."""
 
     @property
     def handshakes_failed(self) -> int:
@@ -68,7 +68,7 @@ class CountedListener(Protocol):
 
 
 class Looked(Protocol):
-    """What is looked at again and again, on one thread."""
+    """Files that are checked for changes periodically, on one thread."""
 
     @property
     def problem(self) -> str:
@@ -79,19 +79,19 @@ class Looked(Protocol):
 
 
 class CredentialReloader:
-    """What listeners and links use. Made before the event loop runs.
+    """Credentials and TLS of listeners and links. Made before the event loop runs.
 
     Args:
-        tls: Of the configuration; so the next.
-        auth: Who callers are.
-        clock: Of the system.
+        tls: Section `tls` of the configuration.
+        auth: Section `auth` of the configuration.
+        clock: The system's clock.
 
     Raises:
-        DoorSetupError: A file is not what it should be.
+        DoorSetupError: A file is missing or invalid.
 
     Attributes:
-        authenticator: Says who callers are.
-        tls: Of `fetch`, `grpc` and `admin`; None: they have none.
+        authenticator: Identifies callers.
+        tls: TLS of `fetch`, `grpc` and `admin`; None: they have none.
     """
 
     def __init__(self, tls: TlsSection | None, auth: AuthSection, clock: Clock) -> None:
@@ -130,7 +130,7 @@ class CredentialReloader:
         return None if held is None else lambda: held.value.context
 
     def admin_tls(self) -> TlsSource | None:
-        """Of the admin endpoint: a probe has no certificate."""
+        """Return the TLS of the admin endpoint; a probe has no certificate."""
         held = self.tls
         return None if held is None else lambda: held.value.healthy
 
@@ -148,7 +148,7 @@ class CredentialReloader:
 
     @property
     def needs_certificates(self) -> bool:
-        """Whether clients must show one."""
+        """True if clients must show a certificate."""
         return _clients(self._section) is ClientCertificates.REQUIRED
 
     def peer_sources(self, files: CertificateFiles) -> tuple[TlsSource, TlsSource]:
@@ -218,7 +218,6 @@ class CredentialReloader:
                 yield f"{held.what}: the certificate is out of date"
 
     def metrics(self) -> Iterable[Metric]:
-        """For Prometheus."""
         known, unknown = dict(self.authenticator.succeeded), dict(self.authenticator.failed)
         yield family("authentications", [((at,), count) for at, count in known.items()])
         yield family("authentications_failed", unknown.items())
@@ -292,10 +291,10 @@ class CredentialReloader:
 
 
 def _sound(what: str, make: Callable[[], Made]) -> Made:
-    """What is made of the files of a key.
+    """Return the value made of the files of a key.
 
     Raises:
-        DoorSetupError: It cannot be.
+        DoorSetupError: A file is missing or invalid.
     """
     try:
         return make()

@@ -21,19 +21,19 @@ _log = structlog.get_logger()
 
 
 class Renewed(Generic[Value]):
-    """What some files hold. `look` may be called on any thread; the value is replaced as a whole.
+    """Value of some files. `look` may be called on any thread; the value is replaced as a whole.
 
     Args:
-        what: For people, as in `tls`.
+        what: Name for people, as in `tls`.
         paths: The files.
         load: Makes the value of them.
 
     Raises:
-        LogdError: What `load` raises the first time.
+        LogdError: `load` raised it the first time.
 
     Attributes:
-        value: What the files hold, as far as they were ever sound.
-        problem: Why that is not what they hold now; empty when it is.
+        value: Value of the last valid content.
+        problem: Why the current content is invalid; empty when it is not.
         loaded, failed: How often it was replaced, or could not be.
     """
 
@@ -48,11 +48,10 @@ class Renewed(Generic[Value]):
         self.value = load()
 
     def __call__(self) -> Value:
-        """What there is now."""
         return self.value
 
     def current(self) -> Value:
-        """What there is now, after a look: for those that come seldom, and on a thread."""
+        """Return the value after a look: for rare callers, on a thread."""
         self.look()
         return self.value
 
@@ -84,7 +83,7 @@ class Renewed(Generic[Value]):
 
 
 def _state_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced, behind symbolic links too."""
+    """Return what changes when a file is written or replaced, behind symbolic links too."""
     try:
         found = path.stat()
     except OSError:

@@ -106,5 +106,5 @@ class QuotaManager:
         return quota_of(quotas, caller.name)
 
     def _label(self, caller: Principal) -> str:
-        """For metrics: no more values than there are quotas."""
+        """Return the label for metrics, which has no more values than there are quotas."""
         return caller.name if caller.name in self._access.table.quotas else EVERYBODY

@@ -1,4 +1,4 @@
-"""How every TLS context of logd and its clients is made: TLS 1.2 or later, always verified.
+"""TLS contexts of logd and its clients: TLS 1.2 or later, always verified.
 
 A context is made from files; `penstock.logd.security.renewal` makes it again when they change. One
 that dials checks that the other side's certificate is for the host it dials. Needs nothing but the
@@ -37,7 +37,7 @@ _REFUSES_OURS: Final = (
 
 
 class ClientCertificates(StrEnum):
-    """Whether a listener asks those that connect for a certificate."""
+    """Policy of a listener on clients' certificates."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -78,10 +78,10 @@ class CertificateFiles:
         return tuple(path for path in (self.ca_file, self.cert_file, self.key_file) if path)
 
     def server(self, clients: ClientCertificates = ClientCertificates.REQUIRED) -> ssl.SSLContext:
-        """What a listener uses.
+        """Return the context of a listener.
 
         Raises:
-            TlsFileError: Of a file.
+            TlsFileError: A file is missing or invalid.
         """
         self._check_readable()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -97,10 +97,10 @@ class CertificateFiles:
         return context
 
     def client(self) -> ssl.SSLContext:
-        """What a dialer uses.
+        """Return the context of a dialer.
 
         Raises:
-            TlsFileError: Of a file.
+            TlsFileError: A file is missing or invalid.
         """
         self._check_readable()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -148,7 +148,7 @@ class CertificateFiles:
 
 
 def refuses_our_certificate(error: ssl.SSLError) -> bool:
-    """Whether a handshake failed for want of a certificate that the other side takes."""
+    """Return whether a handshake failed for lack of a certificate that the other side accepts."""
     return any(word in str(error).upper().replace(" ", "_") for word in _REFUSES_OURS)
 
 

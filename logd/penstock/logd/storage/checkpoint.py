@@ -213,11 +213,11 @@ class EpochFile:
         return self._epochs.epoch_at(offset)
 
     def end_of(self, epoch: int, end_offset: int) -> int:
-        """Where the records end that leaders up to an epoch have ordered, exclusive.
+        """Return the end of the records that leaders up to an epoch have ordered, exclusive.
 
         Args:
-            epoch: Of a leader there was.
-            end_offset: Of the log.
+            epoch: Epoch of an earlier leader.
+            end_offset: End of the log.
         """
         return self._epochs.end_offset_for(epoch, end_offset)[1]
 
@@ -279,13 +279,13 @@ def _epochs(document: dict[str, object] | None, where: str) -> Epochs:
 
 
 EPOCHS_NAME: Final = "epochs"
-"""Where each leader epoch began: `penstock.logd.storage.checkpoint`."""
+"""File with the first offset of each leader epoch: `penstock.logd.storage.checkpoint`."""
 
 MEMORY_NAME: Final = "producers"
-"""What an intake remembers of the records: `penstock.logd.partition.producer_snapshot`."""
+"""File with the producer state: `penstock.logd.partition.producer_snapshot`."""
 
 REPLICA_NAME: Final = "replica"
-"""What a replica knows besides its log: `penstock.logd.storage.checkpoint`."""
+"""File with a replica's state besides its log: `penstock.logd.storage.checkpoint`."""
 
 KEYS_NAME: Final = "keys"
 """An encrypted log's keys, and a copy: `penstock.logd.encryption.key_file`."""
@@ -293,7 +293,7 @@ KEYS_NAME: Final = "keys"
 KEYS_COPY_NAME: Final = "keys.copy"
 
 MARK_NAME: Final = "synced"
-"""How far the active segment is durable: `penstock.logd.storage.checkpoint`."""
+"""File with the durable end of the active segment: `penstock.logd.storage.checkpoint`."""
 
 
 FILE_NAME: Final = MARK_NAME
@@ -369,7 +369,7 @@ def encode_mark(base_offset: int, end_offset: int, log_size: int, *, closed: boo
 
 
 def load_mark(directory: Path, disk: Disk) -> tuple[Claim, bool] | None:
-    """What the mark claims, and whether the log was closed cleanly there.
+    """Load the mark, and whether the log was closed cleanly there.
 
     None when it is missing, damaged, or of another version.
     """

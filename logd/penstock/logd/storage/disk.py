@@ -29,7 +29,7 @@ IOV_MAX: Final = 1024
 
 
 class Content(Protocol):
-    """What can be read at any position."""
+    """Content that can be read at any position."""
 
     def read(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the end of the file."""
@@ -83,9 +83,7 @@ class Disk(Protocol):
         """Names in a directory, sorted."""
         ...
 
-    def exists(self, path: Path) -> bool:
-        """Whether a name is taken."""
-        ...
+    def exists(self, path: Path) -> bool: ...
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, replacing what had it."""
@@ -209,7 +207,6 @@ class RealDisk:
         return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
 
     def exists(self, path: Path) -> bool:
-        """Whether a name is taken."""
         return path.exists()
 
     def rename(self, source: Path, target: Path) -> None:

@@ -51,12 +51,12 @@ assert _HEADER.size == HEADER_SIZE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What an index file says of its segment.
+    """Description of a segment by its index file.
 
     Attributes:
         end_offset: Exclusive.
         log_size: Bytes of the log file that were synced when the index was written.
-        damaged: Some of them are not sound frames.
+        damaged: Whether some of them are no intact frames.
     """
 
     base_offset: int
@@ -78,7 +78,7 @@ def empty_claim(base_offset: int) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """How far a segment went at one moment.
+    """End of a segment at one moment.
 
     Attributes:
         files: The bytes of both index files, if they are to be written.

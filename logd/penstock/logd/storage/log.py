@@ -42,7 +42,7 @@ INDEX_INTERVAL_BYTES_MAX: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How a log cuts its segments.
+    """Settings of a log's segments.
 
     Attributes:
         max_segment_bytes: A segment that would grow beyond is sealed first; one append is never
@@ -192,7 +192,7 @@ class CommitLog(LogReader):
         return reached.end_offset
 
     def roll_is_due(self, length: int) -> bool:
-        """Whether the active segment is sealed before so many bytes are appended."""
+        """Return whether the active segment has to be sealed before an append of `length` bytes."""
         size, age_max = self._active.size, self._config.segment_age_s_max
         too_old = age_max is not None and self._now_ns() - self._begun_ns >= age_max * 1e9
         return size > 0 and (too_old or size + length > self._config.max_segment_bytes)

@@ -31,7 +31,6 @@ class DamagedRanges:
             self.add(first, upto)
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._ranges)
 
     def add(self, first: int, upto: int) -> None:
@@ -58,7 +57,7 @@ class DamagedRanges:
             self._ranges = sorted({(a, b) for a, b in (*left, *right) if a < b})
 
     def within(self, start: int, end: int) -> list[Range]:
-        """What lies in [start, end)."""
+        """Return the parts of the ranges in [start, end)."""
         clipped = [(max(a, start), min(b, end)) for a, b in self._ranges]
         return [(a, b) for a, b in clipped if a < b]
 
@@ -106,7 +105,7 @@ class SalvagedFile:
         self._file = file
 
     def read(self, position: int, length: int) -> bytes:
-        """As of the file, page by page where it cannot be read at once."""
+        """Read the file, page by page where it cannot be read at once."""
         try:
             return self._file.read(position, length)
         except OSError as error:
@@ -132,15 +131,15 @@ Frame = tuple[FrameHeader, bytes]
 
 
 class LogReader:
-    """What can be asked of a log; its writer (`penstock.logd.storage.log`) keeps it up to date.
+    """Reads of a log; its writer (`penstock.logd.storage.log`) keeps it up to date.
 
     Args:
-        directory: Of the log.
-        segments: All of it, durable.
+        directory: The log's directory.
+        segments: All segments, durable.
         cipher: Decrypts its frames; None: they are not encrypted.
 
     Attributes:
-        cipher: As given.
+        cipher: The argument.
         damages: Ranges known to be damaged: since the log was opened, or found by a read.
     """
 
@@ -222,7 +221,7 @@ class LogReader:
             raise
 
     def read_frames(self, offset: int, *, bytes_max: int, upto: int) -> list[Frame]:
-        """What `read` gives, as frames that are sound now: damage ends them.
+        """Read frames like `read`, checked now: they end at the first damage.
 
         A run of frames in one segment is read at once, but where it has to be decrypted.
 

@@ -146,12 +146,12 @@ class Finding:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a log found and did.
+    """Findings and repairs of opening a log.
 
     Attributes:
-        findings: In the order of the files; none for a log that was closed cleanly.
-        bytes_scanned: Of log files, for want of a claim to trust.
-        bytes_truncated: Of torn tails.
+        findings: Findings in the order of the files; none for a log that was closed cleanly.
+        bytes_scanned: Bytes of log files read, for want of a trusted claim.
+        bytes_truncated: Bytes of torn tails.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -160,7 +160,7 @@ class RecoveryReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found that a clean shutdown would not leave."""
+        """True if nothing was found that a clean shutdown would not leave."""
         return not self.findings
 
     @property
@@ -241,7 +241,7 @@ class Recovery:
         return segments
 
     def _was_closed(self, last: Segment) -> bool:
-        """Whether nothing is to be synced, for that was done when the log was closed (row S)."""
+        """Return whether nothing has to be synced, for the log was closed cleanly (row S)."""
         mark = load_mark(self._directory, self._disk)
         if mark is None or not mark[1] or not self.report.clean or not last.index_saved:
             return False

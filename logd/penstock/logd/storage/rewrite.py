@@ -275,16 +275,16 @@ Range = tuple[int, int]
 
 
 class Patch:
-    """What came for [first, upto).
+    """Frames for [first, upto) that fill damage.
 
     Args:
         first: The first damaged offset.
         upto: Exclusive.
-        frames: Checked; they tile a range that holds [first, upto).
+        frames: Checked frames; they tile a range that holds [first, upto).
 
     Attributes:
         filled: Ranges of the last segment that were damaged and are not any more.
-        left: Those that still are.
+        left: Ranges that still are.
     """
 
     def __init__(self, first: int, upto: int, frames: Sequence[Frame]) -> None:
@@ -297,7 +297,7 @@ class Patch:
         self._frames = frames
 
     def concerns(self, segment: Segment) -> bool:
-        """Whether a segment has a part of the range."""
+        """Return whether a segment has a part of the range."""
         return segment.base_offset < self.upto and self.first < segment.end_offset
 
     def rewrite(self, segment: Segment, rewriting: Rewriting, cipher: SegmentCipher | None) -> bool:
@@ -366,7 +366,7 @@ class Patch:
 
 
 Choose = Callable[[FrameHeader, pa.RecordBatch], Sequence[bool] | None]
-"""Which rows of a frame are kept; None: all."""
+"""Function that returns which rows of a frame are kept; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

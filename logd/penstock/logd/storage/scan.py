@@ -222,7 +222,7 @@ def next_sound_frame(reader: FrameReader, position: int, *, offset_min: int) -> 
 
 
 def has_lost_sector(reader: FrameReader, damage: Damage) -> bool:
-    """Whether damage is what a write looks like that did not reach the disk whole.
+    """Return whether the damage looks like a write that did not reach the disk whole.
 
     A disk writes sectors whole, in any order, and an appended sector that never was written reads
     as zeros: so some sector's share of the damaged bytes is all zeros. Rot changes bits instead.

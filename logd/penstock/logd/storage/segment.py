@@ -40,7 +40,7 @@ _KEPT: Final = 8
 
 
 class RangeEnds:
-    """Of one segment, until it is cut. Any thread."""
+    """Cache of frame positions of one segment, until it is truncated. Any thread."""
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
@@ -182,7 +182,7 @@ class Segment:
         return segment
 
     def claim(self) -> Claim:
-        """What the segment holds now."""
+        """Return the segment's current content."""
         return Claim(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
@@ -192,7 +192,7 @@ class Segment:
         )
 
     def facts(self) -> SegmentFacts:
-        """What retention decides by."""
+        """Return the facts by which retention decides."""
         with self.lock:
             known = not self.damaged and self.size > 0
             return SegmentFacts(
@@ -251,12 +251,12 @@ class Segment:
 
     @property
     def index_saved(self) -> bool:
-        """Whether the index files say all of what the segment holds."""
+        """True if the index files cover the whole segment."""
         with self.lock:
             return self._saved and self._saved_size == self.size
 
     def reached(self, *, save_bytes: int) -> IndexState:
-        """Where the segment ends, to be synced; with its index, if it grew by so much since."""
+        """Return the segment's end for a sync; with its index, if it grew by `save_bytes`."""
         with self.lock:
             due = self.size - self._saved_size >= save_bytes
             files = self._index.encode(self.claim()) if due else None
@@ -459,7 +459,7 @@ class Segment:
     def _sound_part(
         self, file: File, first_frame: Found, end: int, next_offset: int
     ) -> tuple[int, int]:
-        """From a frame's position to `end`, up to the first damage; checks what is unchecked.
+        """Return the intact part from a frame's position to `end`; check what is unchecked.
 
         Raises:
             CorruptFrameError: There is damage at the frame, or around it. What it tells ends
@@ -507,11 +507,11 @@ OPEN_FILES_MAX: Final = 8
 
 
 class SegmentList:
-    """What there is of a log. The writer and compaction change it, any thread reads.
+    """Segments of a log. The writer and compaction change it, any thread reads.
 
     Args:
-        segments: In order, the last of them for appends.
-        active_file: Of the last one; None: it is opened when it is used first.
+        segments: Segments in order, the last of them for appends.
+        active_file: File of the last one; None: it is opened on first use.
 
     Attributes:
         lock: Guards changes, and pairs that must fit; held for memory operations only.
@@ -526,7 +526,7 @@ class SegmentList:
 
     @property
     def active_file(self) -> File:
-        """Of the active segment; for its writer.
+        """File of the active segment; for its writer.
 
         Raises:
             OSError: It was not open, and cannot be opened.

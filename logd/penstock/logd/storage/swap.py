@@ -1,4 +1,4 @@
-"""How a rewritten segment replaces others, how a log is emptied, and what a crash leaves.
+"""Replacement of segments by a rewritten one, reset of a log, and what a crash leaves of either.
 
 Compaction rewrites segments, and so does filling damaged ranges (`penstock.logd.storage.rewrite`).
 
@@ -145,12 +145,12 @@ def find_swaps(directory: Path, names: Iterable[str]) -> list[Swap]:
 
 
 def is_sound(swap: Swap, disk: Disk) -> bool:
-    """Whether a swap file holds every offset of its range in sound frames."""
+    """Return whether a swap file holds every offset of its range in intact frames."""
     return _holds(disk, swap.path, swap.base_offset, swap.end_offset, deep=True)
 
 
 def is_whole(swap: Swap, disk: Disk, bases: list[int]) -> bool:
-    """Whether the run that a swap file is to replace is still all there, by its frames' headers."""
+    """Return whether the run that a swap file replaces is complete, by its frames' headers."""
     run = [base for base in bases if swap.base_offset <= base < swap.end_offset]
     return run[:1] == [swap.base_offset] and all(
         _holds(disk, segment_path(swap.directory, base), base, end, deep=False)

@@ -56,15 +56,15 @@ EVIDENCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long a sink retries records and requests.
+    """Retry policy of a sink for records and requests.
 
     Attributes:
         suspect_after: Failures in a row after which a request's records are suspected.
         evidence_gap_s: Maximum seconds between two deliveries. A longer gap resets the count of
             failures that are evidence, for an outage lets a request through now and then.
-        confirmed_after_s: How long a record must fail after the first evidence against it; a
+        confirmed_after_s: Seconds that a record must fail after the first evidence against it; a
             server that restarts, or a shard that moves, takes a minute.
-        poison_after_s: How long a lone record may fail without any evidence.
+        poison_after_s: Seconds that a lone record may fail without any evidence.
         confirm_s: Seconds that the destination has to confirm what it accepted.
         confirm_every_s: Seconds between two requests for a confirmation.
         max_unconfirmed: Maximum requests that wait for confirmation at once.

@@ -36,7 +36,7 @@ from penstock.router.telemetry import Meter
 
 _LEASE_S: Final = 30.0
 _WAIT_LEASES: Final = 3
-"""How many lease lengths a compactor waits for another process that may be dead."""
+"""Number of lease lengths that a compactor waits for another process that may be dead."""
 
 _log = structlog.get_logger()
 

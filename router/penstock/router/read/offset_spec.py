@@ -14,7 +14,7 @@ from penstock.router.read.offsets import Offsets, StreamPartition
 _SUBJECT: Final = re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:\*|>|[^\s.*>]+)")
 
 Strategy = Literal["error", "latest"]
-"""What to do where no record is as young as a time: fail, or begin at the end."""
+"""Action where no record is as young as a time: fail, or begin at the end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Replay(StrEnum):
-    """How many copies of a record a destination has after its batch was delivered twice."""
+    """Number of copies of a record in a destination after its batch was delivered twice."""
 
     EXACTLY_ONCE = "exactly once"
     EFFECTIVELY_ONCE = "effectively once"

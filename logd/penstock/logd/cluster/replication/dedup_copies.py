@@ -1,4 +1,4 @@
-"""What a leader remembers of ids and sequences, on its way to a replica that lacks some of it.
+"""Copies of a leader's dedup state on their way to a replica that lacks some of it.
 
 The bytes are those of the snapshot's file (`penstock.logd.partition.producer_snapshot`), with
 version and CRC, in pieces that one message between nodes holds. The leader's node keeps them until
@@ -27,13 +27,13 @@ from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.replication.session import PartitionId
 
 DEDUP_API: Final = "dedup"
-"""Of the request between nodes."""
+"""Name of the request between nodes."""
 
 _ASK_S: Final = 10.0
 """Seconds an answer may take."""
 
 _KEPT_NS: Final = 30_000_000_000
-"""How long pieces are kept for a node that asks for no more of them."""
+"""Nanoseconds that chunks are kept for a node that requests no more of them."""
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ class _Copy:
 
 
 class DedupCopies:
-    """Of one node. Used on the event loop.
+    """Dedup copies of one node. Used on the event loop.
 
     Args:
-        find: The replicas here.
+        find: Returns the replicas here.
         mesh: Carries the requests.
-        executor: Makes the bytes on its threads.
+        executor: Encodes the copies on its threads.
         clock: The node's monotonic time.
     """
 

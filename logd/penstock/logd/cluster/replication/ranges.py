@@ -26,7 +26,7 @@ from penstock.logd.replication.session import PartitionId
 from penstock.logd.storage import CommitLog
 
 RANGE_API: Final = "range"
-"""Of the request between nodes."""
+"""Name of the request between nodes."""
 
 PIECE_BYTES: Final = PEER_FRAME_SIZE_MAX - 1024
 """Bytes in one answer; a shorter one is the last."""
@@ -43,10 +43,10 @@ _Told = tuple[str, PartitionId, int]
 
 
 class Ranges:
-    """Of one node. Used on the event loop.
+    """Repair ranges of one node. Used on the event loop.
 
     Args:
-        find: The replicas here.
+        find: Returns the replicas here.
         mesh: Carries the requests.
         executor: Reads frames on its threads.
     """

@@ -72,15 +72,15 @@ Frame = tuple[FrameHeader, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a log has from an offset on.
+    """The frames of a log from an offset on.
 
     Attributes:
-        data: Whole frames, end to end, each of them sound.
-        count: How many.
-        damage: First offset after them that cannot be read, and the first one that may be again;
-            None: they end for another reason.
-        next_offset: After the last of them; 0 where there are none.
-        start: First offset kept, if the log begins above the offset asked for.
+        data: Whole, intact frames, end to end.
+        count: Number of frames.
+        damage: First offset after them that cannot be read, and the first readable one after
+            that; None: they end for another reason.
+        next_offset: Offset after the last of them; 0 where there are none.
+        start: First offset kept, if the log begins above the requested offset.
     """
 
     data: bytes = b""
@@ -135,10 +135,10 @@ def _decrypted(log: CommitLog, offset: int, bytes_max: int, upto: int) -> Found:
 
 
 def _count(data: bytes) -> int:
-    """How many frames these bytes are.
+    """Return the number of frames.
 
     Raises:
-        CorruptError: They are not whole, or damaged.
+        CorruptError: A frame is incomplete or damaged.
     """
     view = memoryview(data)
     position = count = 0
@@ -190,13 +190,13 @@ class _Read:
 
 
 class ColdReads:
-    """Of one follower's node. Used on the event loop.
+    """Reads from disk for one follower's node. Used on the event loop.
 
     Args:
         executor: Reads on its threads.
-        on_ready: Called when there is a point in asking for a partition's frames again.
-        on_failed: Called with what went wrong when they could not be read.
-        kept_s: Seconds that what was read is kept unsent when another wants its place.
+        on_ready: Called when a partition's frames should be requested again.
+        on_failed: Called with the error of a failed read.
+        kept_s: Seconds that a result is kept unsent when another read needs its room.
     """
 
     def __init__(
@@ -216,13 +216,13 @@ class ColdReads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, key: PartitionId, place: Place, upto: int, read: Read) -> Found | None:
-        """What was read at a place; None: it is being read now, or will be: `on_ready` tells.
+        """Return the result of a read at a position; None: it is in progress, `on_ready` follows.
 
         Args:
             key: The partition.
-            place: Where to read.
-            upto: Where there is nothing more to be read.
-            read: Reads it.
+            place: Position of the read.
+            upto: End of what can be read.
+            read: Reads the frames.
         """
         present = self._reads.get(key)
         if present is not None:
@@ -281,7 +281,7 @@ class ColdReads:
         return False
 
     def _remind(self, key: PartitionId) -> None:
-        """What is in the way may have been read for nothing."""
+        """Call `on_ready` for a partition that waits for room."""
         if key in self._waiting:
             del self._waiting[key]
             self._on_ready(key)
@@ -312,11 +312,11 @@ class Hosted(Protocol):
         ...
 
     def dedup_snapshot(self, leader_epoch: int) -> ProducerSnapshot | None:
-        """What it remembers of committed records; None: it does not lead under that epoch."""
+        """Return the dedup state of committed records; None: it does not lead in that epoch."""
         ...
 
     def take_range(self, node: str, first: int, upto: int, frames: list[Frame]) -> None:
-        """What a node has sent for a damaged range; no frames: it cannot help."""
+        """Take the frames that a node has sent for a damaged range; empty: it has none."""
         ...
 
 
@@ -325,17 +325,17 @@ Find = Callable[[PartitionId], Hosted | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFetchSettings:
-    """How followers are fed, and how much a follower takes.
+    """Limits of the sender of frames and of the follower that receives them.
 
     Attributes:
-        response_bytes_max: Of the frames in one response, at most
-            `limits.REPLICATION_RESPONSE_BYTES_MAX`; one frame may exceed it. While one is on its
-            way, what other partitions have for the same node waits.
-        max_catch_up_bytes_per_s: For all replicas outside the ISR together; None: no limit.
-        held_s: Seconds after which frames that could not be read are tried again.
-        taken_bytes_max: Of frames from one leader's node, given to replicas and not yet written;
+        response_bytes_max: Maximum bytes of frames in one response, up to
+            `limits.REPLICATION_RESPONSE_BYTES_MAX`; one frame may exceed it. Meanwhile frames of
+            other partitions for the same node wait.
+        max_catch_up_bytes_per_s: Rate of all replicas outside the ISR together; None: no limit.
+        held_s: Seconds after which frames that could not be read are read again.
+        taken_bytes_max: Maximum bytes from one leader's node that replicas have not yet written;
             beyond, no more is received.
-        room_s: Seconds that replicas have to write those, before more comes all the same.
+        room_s: Seconds that replicas have to write those, before more is received all the same.
     """
 
     response_bytes_max: int = 4 * 1024 * 1024
@@ -347,13 +347,13 @@ class ReplicaFetchSettings:
 
 @dataclass(slots=True)
 class ReplicaFetchCounts:
-    """What one follower's node was sent.
+    """Counters of frames sent to one follower's node.
 
     Attributes:
-        sessions: Begun.
-        broken: That ended otherwise than by the other node closing them: of what it sent, or since
-            it took nothing, or was cut off.
-        damaged: Times that frames could not be sent because they cannot be read.
+        sessions: Sessions begun.
+        broken: Sessions that the other node did not close: it violated the protocol, received
+            nothing, or was cut off.
+        damaged: Number of times that frames could not be read.
     """
 
     sessions: int = 0
@@ -367,12 +367,12 @@ class ReplicaFetchCounts:
 
 @dataclass(slots=True)
 class FetchCounts:
-    """What was fetched from one leader's node.
+    """Counters of frames fetched from one leader's node.
 
     Attributes:
-        sessions: Begun.
-        broken: That ended though there was more to fetch.
-        waits: Times that no more was received, because the replicas had not written enough yet.
+        sessions: Sessions begun.
+        broken: Sessions that ended with more to fetch.
+        waits: Number of times that receiving stopped until replicas had written enough.
     """
 
     sessions: int = 0
@@ -403,14 +403,14 @@ _log = structlog.get_logger()
 
 
 class SharedReads:
-    """What was just read of partitions' ends: their other followers want the same."""
+    """The last reads of partitions' ends, which their other followers request, too."""
 
     def __init__(self) -> None:
         self._found: dict[PartitionId, tuple[tuple[int, ...], Found]] = {}
         self._size = 0
 
     def get(self, key: PartitionId, wanted: tuple[int, ...]) -> Found | None:
-        """What was read if the same was wanted: epoch, offset, upto, bytes."""
+        """Return the last read if it had the same epoch, offset, end and bytes."""
         kept = self._found.get(key)
         return kept[1] if kept is not None and kept[0] == wanted else None
 
@@ -430,13 +430,13 @@ class SharedReads:
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaFetchSession:
-    """What the feeders of one node share.
+    """The state that all fetch sessions of one node share.
 
     Attributes:
-        find: The replicas.
+        find: Returns the replicas.
         clock: The node's monotonic time.
-        pace: For replicas outside the ISR.
-        executor: For reads that may wait for the disk.
+        pace: Rate limiter of replicas outside the ISR.
+        executor: Threads for reads that may wait for the disk.
     """
 
     find: Find

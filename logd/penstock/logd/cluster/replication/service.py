@@ -42,18 +42,18 @@ _log = structlog.get_logger()
 
 
 class Replication:
-    """Of one node. Used on the event loop.
+    """Replication of one node. Used on the event loop.
 
     Args:
         me: This node.
-        find: The replicas here.
+        find: Returns the replicas here.
         mesh: Carries requests for ranges.
-        clock: Its monotonic time paces those that catch up; its dates number sessions.
-        settings: How followers are fed.
-        tls: Between nodes.
+        clock: Its monotonic time limits catch-up; its dates number sessions.
+        settings: Limits of frames sent and received.
+        tls: TLS between nodes.
 
     Attributes:
-        fed: What each follower's node was sent.
+        fed: Counters by follower's node.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Replication:
 
     @property
     def fetched(self) -> dict[str, FetchCounts]:
-        """What was fetched from each leader's node."""
+        """Counters by leader's node."""
         return {node: fetcher.counts for node, (fetcher, _) in self._fetchers.items()}
 
     def problems(self) -> dict[str, str]:
@@ -186,10 +186,10 @@ class Replication:
     # Dedup state.
 
     async def fetch_dedup(self, node: str, key: PartitionId, leader_epoch: int) -> ProducerSnapshot:
-        """What a leader remembers of committed records.
+        """Fetch the leader's dedup state of committed records.
 
         Raises:
-            LogdError: It cannot be had now.
+            LogdError: It is not available now.
         """
         return await self._dedup_copies.fetch(node, key, leader_epoch)
 

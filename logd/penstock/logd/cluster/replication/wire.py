@@ -1,4 +1,4 @@
-"""What lies in a connection over which one node fetches from another, byte by byte.
+"""The wire format over which one node fetches from another.
 
 Integers are little-endian. The follower's node, which dialled, sends requests:
 
@@ -49,7 +49,7 @@ REQUEST_HEAD: Final = struct.Struct("<I")
 RESPONSE_HEAD: Final = struct.Struct("<II")
 
 STILL_HERE: Final = REQUEST_HEAD.pack(0)
-"""What a follower's node says when it has nothing to say."""
+"""Request of a follower's node without content, as a sign of life."""
 
 _OFFSET_MAX: Final = 2**63 - 1
 """Offsets and epochs are signed in a frame's header."""
@@ -199,10 +199,10 @@ def encode_range_request(request: RangeRequest) -> bytes:
 
 
 def decode_range_request(body: bytes) -> RangeRequest:
-    """What another node asks for.
+    """Decode another node's request for a range.
 
     Raises:
-        CorruptError: It asks for nothing.
+        CorruptError: The range is empty or malformed.
     """
     encoded = _decode(wire.RangeRequest, body)
     if encoded.first >= encoded.upto:
@@ -239,10 +239,10 @@ def encode_dedup_request(request: DedupRequest) -> bytes:
 
 
 def decode_dedup_request(body: bytes) -> DedupRequest:
-    """What another node asks for.
+    """Decode another node's request for dedup state.
 
     Raises:
-        CorruptError: It asks for nothing.
+        CorruptError: It is malformed.
     """
     encoded = _decode(wire.DedupRequest, body)
     _check_bounds(encoded.leader_epoch, encoded.snapshot, encoded.position)
