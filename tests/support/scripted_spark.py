@@ -1,4 +1,4 @@
-"""Spark as a sink's query sees it: streaming queries whose status, end and batches a test says."""
+"""Spark as a sink's query sees it: queries whose progress, end and batches a test says."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,8 @@ from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import Routed
 from penstock.router.read.offsets import Offsets
 
-BETWEEN: Final[dict[str, Any]] = {
-    "isTriggerActive": False, "isDataAvailable": False, "message": "Waiting for data to arrive",
-}  # fmt: skip
-BEHIND: Final = BETWEEN | {"isDataAvailable": True, "message": "Waiting for next trigger"}
-BEGINNING: Final = BETWEEN | {"message": "Initializing sources"}
-IN_WORK: Final[dict[str, Any]] = {
-    "isTriggerActive": True, "isDataAvailable": True, "message": "Processing new data",
-}  # fmt: skip
+ENDED: Final[dict[str, Any]] = {"numInputRows": 0}
+"""The progress of a trigger that has ended."""
 
 
 class ScriptedQuery:
@@ -29,7 +23,7 @@ class ScriptedQuery:
 
     Attributes:
         isActive: Whether it runs; a test sets it to False, and it has failed.
-        status: As Spark tells it.
+        lastProgress: Of the trigger that ended last; None: of this run none has.
         hangs: Whether it does not end when it is told to.
         error: Why it has failed; None: nobody knows.
         deliver: Gives the sink a batch, by its number, as Spark does.
@@ -37,7 +31,7 @@ class ScriptedQuery:
 
     def __init__(self, deliver: Callable[[Any, int], None]) -> None:
         self.isActive = True
-        self.status = BEGINNING
+        self.lastProgress: dict[str, Any] | None = None
         self.hangs = False
         self.error: Exception | None = None
         self.deliver = deliver

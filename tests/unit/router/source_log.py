@@ -1,6 +1,7 @@
 """A log of our own making for the data source, and a stream's reader of it."""
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -38,12 +39,16 @@ class FakeLog:
         self.looked_at: list[tuple[str, int, int]] = []
         self.answers: int | None = None
         self.kept: int | None = None
+        self.news = FakeNews(self)
 
     def state_now(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
     ) -> LogState:
         if self.readable is None:
             raise LogUnavailableError("away")
+        if self.news.comes:
+            come = bisect_right(self.news.comes, self.clock.now_ns)
+            self.readable = Readable(self.readable.start, come)
         names = streams.streams(self.known) if isinstance(streams, Subscription) else streams
         if self.gone.intersection(names) and not may_be_gone:
             raise DataLossError("logd has no stream")
@@ -87,6 +92,32 @@ class FakeLog:
         return span.end if self.kept is None else min(self.kept, span.end)
 
     state = state_now
+
+
+class FakeNews:
+    """New records that come at times that a test says.
+
+    Attributes:
+        comes: When the record at each offset comes; monotonic. Empty: the log is as it is.
+        waited_at: The ends that were waited at, by the time when the wait began.
+    """
+
+    def __init__(self, log: FakeLog) -> None:
+        self.comes: list[int] = []
+        self.waited_at: list[tuple[int, dict[StreamPartition, int]]] = []
+        self.fails = False
+        self._log = log
+
+    def wait(self, ends: Mapping[StreamPartition, int], seconds: float, **_: Any) -> bool:
+        """Moves the clock to the first record, or to the end of the wait."""
+        clock = self._log.clock
+        self.waited_at.append((clock.now_ns, dict(ends)))
+        if self.fails:
+            return False
+        until_ns = clock.now_ns + int(seconds * 1e9)
+        next_ns = next(iter(self.comes[min(ends.values()) :]), until_ns + 1)
+        clock.now_ns = max(min(next_ns, until_ns), clock.now_ns)
+        return next_ns <= until_ns
 
 
 class Opened(AbstractContextManager[Any]):

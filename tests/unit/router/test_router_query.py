@@ -17,10 +17,7 @@ from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext
 from tests.support.scripted_spark import (
-    BEGINNING,
-    BEHIND,
-    BETWEEN,
-    IN_WORK,
+    ENDED,
     NoRows,
     NotMade,
     OnlyLosses,
@@ -96,12 +93,10 @@ def test_a_query_that_finds_nothing_new_after_a_failure_is_well(tmp_path: Path) 
     its.poll()
     its.fail()
     its.clock.sleep(RESTART_MIN_S)
-    its.poll()
-    for status in (BEGINNING, IN_WORK):
-        its.spark_query.status = status
+    for _ in range(2):
         its.poll()
         assert its.query.problem, "it has shown nothing yet"
-    its.spark_query.status = BETWEEN
+    its.spark_query.lastProgress = ENDED
     its.poll()
     assert its.query.problem is None
     assert its.query.circuit.state == "closed"
@@ -114,11 +109,16 @@ def test_a_query_that_finds_nothing_new_or_does_not_run_delivers_nothing_a_secon
     query = its.query
     its.poll()
     query.records_per_s = 55.5
-    for status in (BEGINNING, IN_WORK, BEHIND):
-        its.spark_query.status = status
-        its.poll()
-        assert query.records_per_s == 55.5, status
-    its.spark_query.status = BETWEEN
+    its.poll()
+    assert query.records_per_s == 0, "it has delivered nothing in this run"
+    plan(tmp_path / "state", [Offsets({PLACE: 9})])
+    its.spark_query.deliver(NoRows(), 0)
+    delivered_per_s = query.records_per_s
+    assert delivered_per_s > 0
+    its.clock.sleep(5)
+    its.poll()
+    assert query.records_per_s == delivered_per_s, "the next batch may be on its way"
+    its.clock.sleep(0.1)
     its.poll()
     assert query.records_per_s == 0
     query.records_per_s = 55.5

@@ -14,6 +14,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.frame import crc32c
 from penstock.router.errors import LogUnavailableError
+from penstock.router.read.async_calls import AsyncCalls
 from penstock.router.read.logd_reader import LogdReader
 from penstock.router.read.offsets import Span
 from penstock.router.read.record_sizes import AT_A_TIME, Look, RecordSizes, Sample, sample_of
@@ -135,8 +136,8 @@ class Together(AtOnce):
 def test_partitions_are_looked_at_together_and_only_so_many_at_a_time() -> None:
     client, told = Together(), set[Look]()
     looks = [Look(Span("s", number, 0, 10), 0) for number in range(1 + 3 * AT_A_TIME)]
-    with closing(RecordSizes(lambda: client)) as sizes:  # type: ignore[arg-type,return-value]
-        sizes.ask(looks, None, lambda look, _: told.add(look))
+    with closing(AsyncCalls(lambda: client)) as connection:  # type: ignore[arg-type,return-value]
+        RecordSizes(connection).ask(looks, None, lambda look, _: told.add(look))
     assert told == set(looks)
     assert client.most == AT_A_TIME
 

@@ -21,8 +21,7 @@ from penstock.router.replay.service import PATH, REST_S, ReplayRequest, ReplaySe
 from penstock.service import Requester, UnavailableError, ask_admin
 from tests.support.processes import free_port
 from tests.support.scripted_spark import (
-    BETWEEN,
-    IN_WORK,
+    ENDED,
     NoRows,
     ScriptedQuery,
     ScriptedRouted,
@@ -60,7 +59,7 @@ class Running:
         )
         self.query.poll(as_session(self.spark))
         plan(within.state_dir, [Offsets({})])
-        self.spark_query.status = BETWEEN
+        self.spark_query.lastProgress = ENDED
         self.begun: list[ReplayRequest] = []
         self.delivered: list[ReplayRequest] = []
         self.goes_on = threading.Event()
@@ -167,7 +166,6 @@ def test_a_batch_in_work_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:
 
 def test_once_it_is_to_rest_no_batch_begins_and_none_is_called_a_failure(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    job.spark_query.status = IN_WORK  # Spark is about a batch that has not reached the sink
     with job.in_work():
         assert not job.query.rest()
     with pytest.raises(StoppedError):
@@ -216,7 +214,7 @@ def test_a_sink_that_does_not_open_again_is_tried_until_it_does(tmp_path: Path) 
     job.opens_not = ""
     job.poll()
     assert job.runs()
-    job.spark_query.status = BETWEEN
+    job.spark_query.lastProgress = ENDED
     job.poll()
     assert job.query.problem is None
 

@@ -165,6 +165,7 @@ class Trigger(Settings):
         found = {
             "maxOffsetsPerTrigger": str(self.max_records),
             "maxBytesPerTrigger": str(self.max_bytes),
+            "batchInterval": f"{round(self.interval_s * 1000)}ms",
         }
         if self.min_offsets_per_trigger == 1:
             return found

@@ -363,7 +363,7 @@ class Job:
         deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
         busy = list(self._queries)
         while busy and self._clock.monotonic_ns() < deadline_ns:
-            for query in [query for query in busy if query.is_idle() or not query.writes]:
+            for query in [query for query in busy if not query.writes]:
                 query.stop()
                 busy.remove(query)
             if busy:

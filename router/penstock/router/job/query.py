@@ -128,8 +128,8 @@ RESTART_MAX_S: Final = 60.0
 RESTART_CALM_S: Final = 120.0
 """One that ran so long before it failed is started again as after the first time."""
 
-_WAITING: Final = "Waiting for"
-"""Beginning of Spark's message between triggers, which it shows after the first trigger."""
+_QUIET_S: Final = 1.0
+"""Beyond two intervals: a query that has delivered nothing for so long delivers 0 records/s."""
 
 
 class _State(Enum):
@@ -186,6 +186,7 @@ class SinkQuery:
         self._start_at_ns = 0
         self._restarted_at_ns = 0
         self._failed_at_ns = 0
+        self._delivered_at_ns = 0
         self._query: Any = None
         self._closed = False
         self._is_to_rest = False
@@ -251,7 +252,7 @@ class SinkQuery:
         elif self._state is _State.RUNNING and not self._query.isActive:
             self._failed(now_ns)
         elif self._state is _State.RUNNING and (self.failure or self.records_per_s):
-            self._see_pause()
+            self._see_progress(now_ns)
 
     def _begin(self, spark: SparkSession, now_ns: int) -> None:
         try:
@@ -261,13 +262,12 @@ class SinkQuery:
         else:
             self._state = _State.RUNNING
 
-    def _see_pause(self) -> None:
-        """Between triggers, the last one has delivered everything; or found nothing to deliver."""
-        status = self._query.status
-        if status["isTriggerActive"] or not str(status["message"]).startswith(_WAITING):
-            return
-        self.failure = None
-        if not status["isDataAvailable"]:
+    def _see_progress(self, now_ns: int) -> None:
+        """Since it was started again it has ended a trigger; or it delivers nothing any more."""
+        if self.failure and self._query.lastProgress is not None:
+            self.failure = None
+        quiet_s = (now_ns - self._delivered_at_ns) / 1e9
+        if self._batch_begun_ns is None and quiet_s > 2 * self._job.trigger.interval_s + _QUIET_S:
             self.records_per_s = 0.0
 
     def persist_between_batches(self) -> None:
@@ -291,11 +291,6 @@ class SinkQuery:
     def delivers(self) -> bool:
         """True if a batch is in work, be it that of a query that was stopped."""
         return self._work.locked()
-
-    def is_idle(self) -> bool:
-        if self._state is not _State.RUNNING or not self._query.isActive:
-            return True
-        return not self._query.status["isTriggerActive"]
 
     def stop(self) -> None:
         """End the query; a batch in work is given up and comes again at the next start."""
@@ -377,7 +372,7 @@ class SinkQuery:
         self._query = (
             rows.writeStream.queryName(f"{job.job}.{self.name}")
             .option("checkpointLocation", str(self._spark_checkpoint))
-            .trigger(processingTime=f"{round(job.trigger.interval_s * 1000)} milliseconds")
+            .trigger(processingTime="0 seconds")  # the source waits, as `batchInterval` says
             .foreachBatch(self._write)
             .start()
         )
@@ -433,8 +428,12 @@ class SinkQuery:
         if lost:
             self._context.meter.count("left_out_lost", lost)
             self._log.warning("records_lost", batch=batch, offsets=lost)
+        self._delivered(count, begun_ns)
+
+    def _delivered(self, count: int, begun_ns: int) -> None:
         self.received += count
-        took_ns = self._context.clock.monotonic_ns() - begun_ns
+        self._delivered_at_ns = self._context.clock.monotonic_ns()
+        took_ns = self._delivered_at_ns - begun_ns
         self.records_per_s = round(count * 1e9 / max(took_ns, 1), 1)
         self.failure = None
 

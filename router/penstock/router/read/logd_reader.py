@@ -28,8 +28,10 @@ from penstock.router.errors import (
     LogUnavailableError,
     UnknownPartitionError,
 )
+from penstock.router.read.async_calls import AsyncCalls
 from penstock.router.read.chunks import Cut, FrameChunk, chunks_of, together, within
 from penstock.router.read.fetch import NOT_LET_IN, fetch, kept_until, warn
+from penstock.router.read.news import News
 from penstock.router.read.offset_spec import Subscription, Times
 from penstock.router.read.offsets import FrameSize, Readable, Span, StreamPartition
 from penstock.router.read.record_sizes import Found, Look, RecordSizes, Sample
@@ -95,6 +97,7 @@ class LogdReader:
     Attributes:
         lost: How many offsets `rows` has passed over, for they are gone or damaged.
         cutter: Makes what says where pieces begin.
+        news: Waits for new records.
     """
 
     def __init__(
@@ -120,7 +123,9 @@ class LogdReader:
         self._retry_timeout_s = retry_timeout_s
         self._clock = clock
         self._random = random.Random()  # noqa: S311 - jitter
-        self._sizes = RecordSizes(lambda: clients.asynchronous(server, **how))
+        self._calls = AsyncCalls(lambda: clients.asynchronous(server, **how))
+        self._sizes = RecordSizes(self._calls)
+        self.news = News(self._calls)
 
     def __enter__(self) -> Self:
         """Nothing is connected yet."""
@@ -138,7 +143,7 @@ class LogdReader:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
-        self._sizes.close()
+        self._calls.close()
 
     def state(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False

@@ -502,3 +502,41 @@ class Admission:
     def begun(self, now_ns: int) -> None:
         """A batch began."""
         self._last_ns = now_ns
+
+
+class Pace:
+    """When the next batch of a stream may begin: the option `batchInterval`.
+
+    Batches begin an interval apart at least. Where the log had nothing new at the end of an
+    interval, the batch begins half an interval after its first record came, so that records which
+    come together are in one batch. At any even rate of records that makes about as many batches as
+    looking once in an interval.
+
+    Args:
+        interval_ns: The interval.
+
+    Attributes:
+        due_ns: When the next batch may begin; monotonic.
+        is_idle: True if the log had nothing new when it was looked at last.
+    """
+
+    def __init__(self, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self.due_ns = 0
+        self.is_idle = False
+
+    def looked(self, now_ns: int, *, begins: bool) -> None:
+        """The log was looked at.
+
+        Args:
+            now_ns: Monotonic.
+            begins: True if a batch begins with what was found.
+        """
+        self.is_idle = not begins
+        if begins:
+            self.due_ns = now_ns + self._interval_ns
+
+    def news(self, now_ns: int) -> None:
+        """The first new record came."""
+        self.is_idle = False
+        self.due_ns = max(self.due_ns, now_ns + self._interval_ns // 2)

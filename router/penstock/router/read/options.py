@@ -64,6 +64,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "minOffsetsPerTrigger": ("none", "stream only: with fewer a micro-batch waits"),
     "maxTriggerDelay": ("`15m`", "stream only: for so long at most: `30s`, `15m`, `1h`"),
+    "batchInterval": (
+        "none",
+        "stream only, with `processingTime` 0: waits for records; batches are so far apart: `2s`",
+    ),
     "minPartitions": ("one per partition", "tasks that a batch is read in, about"),
     "failOnDataLoss": ("`true`", "fail, rather than go on without records that are gone"),
     "includeHeaders": ("`false`", "adds the column `headers`"),
@@ -118,6 +122,7 @@ _STREAM_ONLY: Final = frozenset(
         "maxBytesPerTrigger",
         "minOffsetsPerTrigger",
         "maxTriggerDelay",
+        "batchInterval",
         "planIn",
         "measureSizes",
     }
@@ -151,6 +156,7 @@ class SourceOptions:
     task_bytes: int | None
     min_rows: int | None
     trigger_delay_ns: int
+    batch_interval_ns: int | None
     min_partitions: int
     fail_on_data_loss: bool
     subject: str | None
@@ -209,6 +215,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         task_bytes=given.positive("maxBytesPerTask"),
         min_rows=_rows_min(given),
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),
+        batch_interval_ns=_batch_interval_ns(given),
         min_partitions=given.positive("minPartitions") or 1,
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         subject=_subject(given),
@@ -371,6 +378,11 @@ def _rows_min(given: _Given) -> int | None:
             f"option minOffsetsPerTrigger ({min_rows}) is above maxOffsetsPerTrigger ({max_rows})"
         )
     return min_rows
+
+
+def _batch_interval_ns(given: _Given) -> int | None:
+    name = "batchInterval"
+    return None if given.text(name) is None else given.duration_ns(name, "")
 
 
 def _view(given: _Given) -> View:

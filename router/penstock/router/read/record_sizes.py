@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from penstock.logd.client import AsyncLogClient, Fetched, decoded_size
 from penstock.logd.errors import CorruptError, UnavailableError
 from penstock.router.errors import DataLossError, LogRefusedError
+from penstock.router.read.async_calls import AsyncCalls
 from penstock.router.read.fetch import NotPermittedError, look_at, warn
 from penstock.router.read.offsets import Span
 
@@ -58,23 +59,15 @@ Found = Callable[[Look, Sample], None]
 
 
 class RecordSizes:
-    """Looks at records over a connection of its own.
+    """Looks at records.
 
     Args:
-        connect: Makes its client.
+        client: Asks logd.
     """
 
-    def __init__(self, connect: Callable[[], AsyncLogClient]) -> None:
-        self._connect = connect
-        self._open: tuple[asyncio.Runner, AsyncLogClient] | None = None
+    def __init__(self, client: AsyncCalls) -> None:
+        self._client = client
         self._is_narrowed = False  # to records of its subject
-
-    def close(self) -> None:
-        """Close the connection."""
-        if self._open is not None:
-            (runner, client), self._open = self._open, None
-            runner.run(client.__aexit__(None, None, None))
-            runner.close()
 
     def ask(self, looks: Iterable[Look], subject: str | None, found: Found) -> None:
         """Look, and tell what is found of each.
@@ -89,10 +82,8 @@ class RecordSizes:
             UnavailableError: logd is away, or has no time for this reader: the first that is put
                 off ends it. `found` has what was told until then.
         """
-        if self._open is None:
-            self._open = asyncio.Runner(), self._connect()
-        runner, client = self._open
-        runner.run(self._ask(client, deque(looks), subject, found))
+        left = deque(looks)
+        self._client.run(lambda client: self._ask(client, left, subject, found))
 
     async def _ask(
         self, client: AsyncLogClient, left: deque[Look], subject: str | None, found: Found

@@ -18,6 +18,7 @@ Spark runs the planning side in one Python process beside the driver, and `read`
 This module is imported by both: it must not import the daemons' libraries.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -55,6 +56,7 @@ from penstock.router.read.offsets import (
     Admission,
     Generations,
     Offsets,
+    Pace,
     Readable,
     Span,
     StreamPartition,
@@ -70,6 +72,12 @@ from penstock.router.read.options import SourceOptions, parse_options
 from penstock.router.read.tasks import OpenLog, Task, plan, read_task, subject_to_read
 
 _NOTHING: Final = Readable(0, 0)
+
+_WAIT_S: Final = 10.0
+"""How long a look waits for new records: partitions that are added since are not waited at."""
+
+_PAUSE_MIN_S: Final = 1.0
+"""Between two looks at a log that cannot be waited for."""
 
 
 class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
@@ -151,6 +159,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     Where logd cannot be reached when a batch is planned, there is simply nothing new; only after
     `retryTimeoutSeconds` of that the query fails.
+
+    With `batchInterval` the look for new records waits for them, some seconds at a time. The thread
+    of the query in the JVM then waits for this process, which Spark ends when it stops the query.
     """
 
     def __init__(
@@ -166,6 +177,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._open_log = open_log
         self._log = open_log(options, self._clock)
         self._admission = Admission(options.min_rows, options.trigger_delay_ns)
+        interval_ns = options.batch_interval_ns
+        self._pace = None if interval_ns is None else Pace(interval_ns)
+        self._parent = os.getppid()
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
@@ -202,6 +216,43 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        pace = self._pace
+        if pace is None or self._target is not None:
+            return self._looked(start, limit)
+        if pace.is_idle:
+            self._wait_for_news(pace)
+        if not self._wait_until(pace.due_ns):
+            return start
+        end = self._looked(start, limit)
+        pace.looked(self._clock.monotonic_ns(), begins=end != start)
+        return end
+
+    def _wait_for_news(self, pace: Pace) -> None:
+        """Wait until the log has more than it had at the last look, or some seconds."""
+        asked_ns = self._clock.monotonic_ns()
+        pause_s = min(max((self._options.batch_interval_ns or 0) / 1e9, _PAUSE_MIN_S), _WAIT_S)
+        state = self._seen if self._unreachable_since_ns is None else None
+        # Records that are too few for a batch, and there already, are nothing to wait for.
+        if state is not None and self._admission.min_rows is None:
+            ends = {at: span.end for at, span in state.readable.items()}
+            subject = subject_to_read(self._options, self._shape)
+            if self._log.news.wait(ends, _WAIT_S, subject=subject, is_useless=self._is_orphan):
+                pace.news(self._clock.monotonic_ns())
+                return
+        self._wait_until(asked_ns + int(pause_s * 1e9))
+
+    def _wait_until(self, time_ns: int) -> bool:
+        """Wait until a monotonic time, some seconds at most; True if it has come."""
+        until_ns = min(time_ns, self._clock.monotonic_ns() + int(_WAIT_S * 1e9))
+        while (left_ns := until_ns - self._clock.monotonic_ns()) > 0 and not self._is_orphan():
+            self._clock.sleep(min(left_ns / 1e9, _PAUSE_MIN_S))
+        return self._clock.monotonic_ns() >= time_ns
+
+    def _is_orphan(self) -> bool:
+        """True if the JVM that this process plans for has ended without a word."""
+        return os.getppid() != self._parent
+
+    def _looked(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         asked_ns = self._clock.monotonic_ns()
         try:
             end = self._latest(start, limit)
