@@ -14,8 +14,12 @@ Puts the partitions that this node leads on their subjects. A stream whose pause
 
 import asyncio
 import errno
+import gc
+import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +28,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from penstock.base.clock import Clock
+from penstock.base.garbage import uncollected
 from penstock.logd.cluster.directories import ReplicaDirectories
 from penstock.logd.cluster.import_standalone import AccessAdoption, Adoption
 from penstock.logd.cluster.node import ClusterNode
@@ -46,7 +51,7 @@ from penstock.logd.errors import (
     UnavailableError,
 )
 from penstock.logd.intake.turn import Message
-from penstock.logd.limits import REOPEN_FREE_BYTES_MIN
+from penstock.logd.limits import OPENERS_MAX, REOPEN_FREE_BYTES_MIN
 from penstock.logd.metadata.commands import (
     Basis,
     ChangeIsr,
@@ -256,6 +261,77 @@ class FailedLogReopener:
         return False
 
 
+class LogOpeners:
+    """Threads that open logs. Used on the event loop.
+
+    What came of several logs is reported in one turn of the loop: a start opens thousands.
+
+    Args:
+        threads_max: How many logs are opened at a time.
+    """
+
+    def __init__(self, threads_max: int) -> None:
+        self._threads_max = threads_max
+        self._lock = threading.Lock()
+        self._waiting: deque[_Opening] = deque()
+        self._opened: deque[tuple[_Opening, RecoveredPartition | Exception]] = deque()
+        self._threads = 0
+        self._reporting = False
+
+    async def run(self, open_log: Callable[[], RecoveredPartition]) -> RecoveredPartition:
+        """Have a log opened, after those that wait already.
+
+        Raises:
+            LogdError, OSError: It cannot be.
+        """
+        loop = asyncio.get_running_loop()
+        opening = _Opening(open_log, loop.create_future())
+        with self._lock:
+            self._waiting.append(opening)
+            begins = self._threads < self._threads_max
+            self._threads += begins
+        if begins:  # with what log events have from here
+            loop.run_in_executor(None, copy_context().run, self._work, loop)
+        return await opening.opened
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On a thread: open logs as long as any wait."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                opening = self._waiting.popleft()
+            result: RecoveredPartition | Exception
+            try:
+                result = opening.open_log()
+            except Exception as error:  # noqa: BLE001 - raised where the log is waited for
+                result = error
+            self._opened.append((opening, result))
+            if not self._reporting:  # if two threads see that, the second report is empty
+                self._reporting = True
+                loop.call_soon_threadsafe(self._report)
+
+    def _report(self) -> None:
+        self._reporting = False
+        while self._opened:
+            opening, result = self._opened.popleft()
+            if opening.opened.done():
+                continue  # whoever waited was cancelled
+            if isinstance(result, Exception):
+                opening.opened.set_exception(result)
+            else:
+                opening.opened.set_result(result)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opening:
+    """A log that is to be opened, and who waits for it."""
+
+    open_log: Callable[[], RecoveredPartition]
+    opened: "asyncio.Future[RecoveredPartition]"
+
+
 class ReplicaReconciler:
     """Used on the event loop.
 
@@ -281,6 +357,11 @@ class ReplicaReconciler:
         """Wait until nothing is being done about it."""
         while (task := self._working.get(place)) is not None:
             await asyncio.wait([task])
+
+    async def idle(self) -> None:
+        """Wait until nothing is being done about any."""
+        while self._working:
+            await asyncio.wait([*self._working.values()])
 
     async def close(self) -> None:
         """Begin nothing more; wait for what is being done."""
@@ -541,6 +622,10 @@ class ReplicaSubscriptions:
 _NOTE_S: Final = 1.0
 """Seconds between looks at what replicas know and has to be written down, and at failed ones."""
 
+_UNCOLLECTED_S: Final = 60.0
+"""Seconds in which the logs are opened that there are at a start; then garbage is collected again,
+though one may still be waiting for its disk."""
+
 _UNIT: Final = "replicas on this node"
 
 _ELECTED_LOGGED_MAX: Final = 20
@@ -609,6 +694,7 @@ class ReplicaManager:
         self._unsettled: list[Place] = []
         self._subscriptions_here = ReplicaSubscriptions(self, self._record)
         self._reconciler = ReplicaReconciler(self._bring_about)
+        self._openers = LogOpeners(OPENERS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionId, PartitionReport] = {}
         self._stirred: dict[PartitionId, None] = {}
@@ -695,6 +781,10 @@ class ReplicaManager:
         await self.adoption.run(self.cluster)
         self.ready = True
         self._look_at(self.cluster.group.state.streams)
+        with suppress(TimeoutError), uncollected():
+            async with asyncio.timeout(_UNCOLLECTED_S):
+                await self._reconciler.idle()
+        gc.collect(1)  # what was made since is old now, and looked at no more for each new record
         reviving = FailedLogReopener(self)
         while True:
             await asyncio.sleep(_NOTE_S)
@@ -1001,7 +1091,7 @@ class ReplicaManager:
             make_role = partial(ReplicaRunner, identified, self)
             return recover(stream, (directory, place.partition), self._context, make_role)
 
-        recovered = await asyncio.to_thread(recover_prepared)
+        recovered = await self._openers.run(recover_prepared)
         return Partition(stream, place.partition, recovered, self._context)
 
     async def _set_aside(

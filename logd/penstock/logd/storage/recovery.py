@@ -197,6 +197,7 @@ class Recovery:
         self._interval_bytes = interval_bytes
         self._disk = disk
         self._observe = observe
+        self._names: frozenset[str] = frozenset()
 
     def run(self) -> tuple[list[Segment], File | None]:
         """The segments in order, the last of them for appends, and that one's file if it is open.
@@ -269,6 +270,7 @@ class Recovery:
                 base = _base_offset(name, suffix)
                 if base >= 0 and base not in bases:
                     self._remove("D", name, "index without a log removed")
+        self._names = frozenset(names)
         return bases
 
     def _settle(self, swap: Swap, bases: list[int]) -> None:
@@ -325,17 +327,17 @@ class Recovery:
         return segment
 
     def _load_index(self, base: int) -> tuple[SparseIndex | None, Claim]:
-        path = segment_path(self._directory, base)
         data = []
+        stem = segment_path(self._directory, base).stem
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            if not self._disk.exists(path.with_suffix(suffix)):
+            if stem + suffix not in self._names:
                 return None, empty_claim(base)
-            file = self._disk.open(path.with_suffix(suffix))
+            file = self._disk.open(self._directory / (stem + suffix))
             data.append(file.read(0, file.size()))
             file.close()
         try:
             index, claim = decode_index(
-                data[0], data[1], interval_bytes=self._interval_bytes, where=str(path.stem)
+                data[0], data[1], interval_bytes=self._interval_bytes, where=stem
             )
         except CorruptError:
             return None, empty_claim(base)
@@ -445,6 +447,8 @@ def bases_of(names: list[str]) -> list[int]:
 
 def _base_offset(name: str, suffix: str) -> int:
     """The base offset in a segment file's name; -1 if it is not one."""
+    if not name.endswith(suffix):
+        return -1
     stem = name.removesuffix(suffix)
-    ours = name.endswith(suffix) and len(stem) == _NAME_DIGITS and stem.isascii()
+    ours = len(stem) == _NAME_DIGITS and stem.isascii()
     return int(stem) if ours and stem.isdigit() else -1

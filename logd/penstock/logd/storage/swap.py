@@ -137,8 +137,10 @@ def find_swaps(directory: Path, names: Iterable[str]) -> list[Swap]:
     """The swap files among a directory's names."""
     swaps = []
     for name in names:
+        if not name.endswith(SWAP_SUFFIX):
+            continue
         base, _, end = name.removesuffix(SWAP_SUFFIX).partition("-")
-        ours = name.endswith(SWAP_SUFFIX) and len(base) == len(end) == _DIGITS
+        ours = len(base) == len(end) == _DIGITS
         if ours and (base + end).isascii() and (base + end).isdigit():
             swaps.append(Swap(directory, int(base), int(end)))
     return swaps
@@ -230,8 +232,10 @@ def find_resets(directory: Path, names: Iterable[str]) -> list[Reset]:
     """The reset files among a directory's names."""
     resets = []
     for name in names:
+        if not name.endswith(RESET_SUFFIX):
+            continue
         start = name.removesuffix(RESET_SUFFIX)
-        ours = name.endswith(RESET_SUFFIX) and len(start) == _DIGITS
+        ours = len(start) == _DIGITS
         if ours and start.isascii() and start.isdigit():
             resets.append(Reset(directory, int(start)))
     return resets
