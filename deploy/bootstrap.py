@@ -83,7 +83,7 @@ def install(venv: Path, requirements: "list[str]", constraints: "Path | None") -
 
 
 def write_constraints() -> None:
-    """Resolve the newest allowed versions in an environment of their own and write them down."""
+    """Resolve the newest allowed versions in their own environment and write them down."""
     with tempfile.TemporaryDirectory() as directory:
         venv = Path(directory)
         make_venv(venv)

@@ -2,7 +2,7 @@
 
     python requirements.py pyproject.toml router otlp
 
-An image installs these in a layer of its own, which stays as long as they do. Standard library
+An image installs these in its own layer, which stays as long as they do. Standard library
 only: it runs before anything is installed.
 """
 

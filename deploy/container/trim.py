@@ -4,7 +4,7 @@
 
 Of pyarrow: Flight, remote file systems, headers, tests. Of Spark: Connect, Hive, Kubernetes, MLlib,
 GraphX, the shell and coordination services that its parts use elsewhere; a job that needs one of
-them needs an image of its own. RocksDB's jar keeps the library of this kind of machine only.
+them needs its own image. RocksDB's jar keeps the library of this kind of machine only.
 Standard library alone.
 """
 

@@ -95,7 +95,7 @@ class NatsSection(Section):
 class SpoolSection(Section):
     """The spool of acknowledged records that are not in the log yet.
 
-    Audit and event records have a spool of their own, of `max_urgent_bytes`.
+    Audit and event records have their own spool, of `max_urgent_bytes`.
     """
 
     max_bytes: int = Field(default=1024**3, ge=1024**2)
@@ -338,7 +338,7 @@ def load_collector_config(
         texts: What the files said, where that holds, and not what they say now.
 
     Raises:
-        ConfigError: With file, key path, reason and fix for every mistake found.
+        ConfigError: With file, key path, reason and fix for every error found.
     """
     environment = os.environ if environ is None else environ
     texts = read_texts(paths) if texts is None else texts

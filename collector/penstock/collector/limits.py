@@ -136,7 +136,7 @@ PENDING_BYTES_MAX: Final = 16 * MIB
 """Records read from the spool and the files and not yet in the log; reading pauses above it."""
 
 URGENT_PENDING_BYTES_MAX: Final = 4 * MIB
-"""`PENDING_BYTES_MAX` for audit and event records, which have a spool of their own."""
+"""`PENDING_BYTES_MAX` for audit and event records, which have their own spool."""
 
 REPLAY_RECORDS_MAX: Final = 100
 """Records of the quarantine that are put back between two syncs."""

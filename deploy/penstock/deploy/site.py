@@ -1,4 +1,4 @@
-"""A deployment whose parts have hosts of their own: their names, and each part's configuration.
+"""A deployment whose parts run on separate hosts: their names, and each part's configuration.
 
 The configurations are those of `penstock up` (`topology`), with names for addresses, TLS on every
 port that others reach, and everybody known. Each part finds its files in `FILES`/PART.
@@ -29,7 +29,7 @@ FILES: Final = Path("/etc/penstock")
 DATA: Final = Path("/var/lib/penstock")
 RUN: Final = Path("/run/penstock")
 POD_LOGS: Final = Path("/var/log/pods")
-ANYBODY: Final = "0.0.0.0"  # noqa: S104 - inside a network of its own; what it reaches has TLS
+ANYBODY: Final = "0.0.0.0"  # noqa: S104 - inside its own network; what it reaches has TLS
 NATS_USERS: Final = ("logd", "collector", "operator")
 KEYS: Final = ("operator", "router", "console", "prometheus")
 """The parts that have an API key of logd."""
@@ -39,7 +39,7 @@ ADMIN_READERS: Final = {
     "console": (),
 }
 """Parts that are no logd, and who is given the token of their `/status` and `/metrics`. Each has
-one of its own, which is no key of logd's; clients of that part show it."""
+its own, which is no key of logd's; clients of that part show it."""
 _GRANTS: Final = (
     ("router", ("read", "cursor"), STREAMS),
     ("console", ("read", "alter"), STREAMS),

@@ -1,6 +1,6 @@
 """The admin endpoint of a process (`/livez`, `/healthz`, `/metrics`, `/status`) and its host names.
 
-It has an event loop in a thread of its own, so it answers while the process's main loop is busy;
+It has an event loop in its own thread, so it answers while the process's main loop is busy;
 the health it reports is what the process last said of itself. `/healthz` is 200 when the process is
 ready or degraded, 503 otherwise; its body is the same JSON as `/status`, without the stages.
 `/livez` is 200 whenever the process can say how it is, whatever it says: to start it again would
@@ -8,7 +8,7 @@ not help. It is for probes that kill what fails them.
 
 Where callers must be known, `/healthz` says to others no more than the health, for a probe has no
 secrets; the rest is 401, or 403 to whom it is not for. Connections are those of
-`penstock.base.http.server`, each for one request; each request is answered on a thread of its own,
+`penstock.base.http.server`, each for one request; each request is answered on its own thread,
 so that a slow one holds up no other.
 
 By which names an HTTP endpoint may be called: a guard against DNS rebinding.

@@ -1,4 +1,4 @@
-"""Access to a process's admin endpoint; logd has callers of its own.
+"""Access to a process's admin endpoint; logd has its own callers.
 
 One token in a file: clients that show it see everything, others the health alone. The file is read
 again when it has changed, and so are certificate and key; while they cannot be used, it stays as it

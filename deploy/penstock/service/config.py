@@ -6,7 +6,7 @@ value is read as YAML, so ``8`` is a number and ``[a, b]`` a list.
 
 Inside texts of the file ``${NAME}`` stands for a variable's value, ``${NAME:-default}`` for a
 default where it is empty or not set, and ``$${`` for ``${``. They are replaced after YAML was read:
-a value is a text, whatever it contains, and adds no keys. A variable that is not set is a mistake.
+a value is a text, whatever it contains, and adds no keys. A variable that is not set is an error.
 
 In the place of a text, number or boolean ``{file: PATH}`` stands for what a file holds and
 ``{env: NAME}`` for a variable, without white space around it. The type of the key in the model
@@ -97,7 +97,7 @@ def load_config(
         changes: Keys that the command line sets; they override all others.
 
     Raises:
-        ConfigError: With file, key path, reason and fix for every mistake found.
+        ConfigError: With file, key path, reason and fix for every error found.
     """
     environment = os.environ if environ is None else environ
     document = with_variables(read_yaml(path), environment, path)
@@ -188,7 +188,7 @@ def check_document(
         allowed: The names of variables that may be used; None: any.
 
     Raises:
-        ConfigError: With `path`, key path, reason and fix for every mistake found.
+        ConfigError: With `path`, key path, reason and fix for every error found.
     """
     environment = os.environ if environ is None else environ
     references: dict[_Place, dict[str, str]] = {}
@@ -223,19 +223,19 @@ _A_SCALAR_IS_WANTED: Final = frozenset(
     f"{kind}_type"
     for kind in ("bool", "date", "datetime", "decimal", "float", "int", "path", "string", "url")
 ) | {"enum", "literal_error", "time_delta_type"}
-"""pydantic's mistakes where a mapping stands in the place of another value."""
+"""pydantic's errors where a mapping stands in the place of another value."""
 
 
 def _references(
     error: ValidationError, document: dict[str, Any]
 ) -> Iterator[tuple[_Place, dict[str, str]]]:
     """Mappings `{file: PATH}` and `{env: NAME}` where the model takes none, and their places."""
-    for mistake in error.errors(include_url=False, include_context=False):
-        if mistake["type"] not in _A_SCALAR_IS_WANTED:
+    for detail in error.errors(include_url=False, include_context=False):
+        if detail["type"] not in _A_SCALAR_IS_WANTED:
             continue
         node: Any = document
         place: list[int | str] = []
-        for part in mistake["loc"]:
+        for part in detail["loc"]:
             is_in_list = isinstance(node, list) and isinstance(part, int) and part < len(node)
             if is_in_list or (isinstance(node, dict) and part in node):
                 place.append(part)

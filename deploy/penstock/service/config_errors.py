@@ -1,4 +1,4 @@
-"""Mistakes of a configuration, in the words of the file it stands in.
+"""Errors of a configuration, in the words of the file it stands in.
 
 pydantic names a place by the path it took through the models: with the chosen type of a source, or
 the form of a value that it tried. Here the keys are those that somebody can find in the file.
@@ -41,9 +41,9 @@ def describe_errors(
     """A line for each key that is wrong, and what to do about each."""
     found: dict[str, list[str]] = {}
     fixes: dict[str, None] = {}
-    for mistake in error.errors(include_input=False, include_url=False):
-        key = ".".join(map(str, _keys(document, mistake, model)))
-        text, fix = _judged(mistake, model, key)
+    for detail in error.errors(include_input=False, include_url=False):
+        key = ".".join(map(str, _keys(document, detail, model)))
+        text, fix = _explained(detail, model, key)
         texts = found.setdefault(key, [])
         if text not in texts:
             texts.append(text)
@@ -53,7 +53,7 @@ def describe_errors(
 
 
 def naming_known_keys(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """A model's mistakes with the keys that it knows.
+    """A model's errors with the keys that it knows.
 
     For a model that is chosen by what a file says, so that the schema of what it is a part of does
     not show it.
@@ -61,14 +61,14 @@ def naming_known_keys(error: ValidationError, model: type[BaseModel]) -> Validat
     details = [
         InitErrorDetails(
             type=PydanticCustomError(
-                mistake["type"],
-                mistake["msg"],
-                {"known": _known_keys(model, mistake["loc"][:-1])},
+                detail["type"],
+                detail["msg"],
+                {"known": _known_keys(model, detail["loc"][:-1])},
             ),
-            loc=mistake["loc"],
-            input=mistake["input"],
+            loc=detail["loc"],
+            input=detail["input"],
         )
-        for mistake in error.errors(include_url=False, include_context=False)
+        for detail in error.errors(include_url=False, include_context=False)
     ]
     return ValidationError.from_exception_data(error.title, details)
 
@@ -81,10 +81,10 @@ def _lines(key: str, texts: list[str]) -> Iterator[str]:
 
 
 def _keys(
-    document: Mapping[str, Any], mistake: ErrorDetails, model: type[BaseModel]
+    document: Mapping[str, Any], detail: ErrorDetails, model: type[BaseModel]
 ) -> Iterator[int | str]:
     """The parts of a location that are keys and places in lists of the document, or could be."""
-    *parents, last = mistake["loc"] or ("",)
+    *parents, last = detail["loc"] or ("",)
     node: Any = document
     for part in parents:
         if _holds(node, part):
@@ -92,7 +92,7 @@ def _keys(
             node = node[part]
     if last == "":
         return
-    is_silent = mistake["type"] == "missing" or last in _known_keys(model, tuple(parents))
+    is_silent = detail["type"] == "missing" or last in _known_keys(model, tuple(parents))
     if is_silent or _holds(node, last):
         yield last
 
@@ -103,13 +103,13 @@ def _holds(node: Any, part: int | str) -> bool:
     return isinstance(node, dict) and part in node
 
 
-def _judged(mistake: ErrorDetails, model: type[BaseModel], key: str) -> tuple[str, str]:
-    """Return the mistake and its fix."""
-    kind, location = mistake["type"], mistake["loc"]
+def _explained(detail: ErrorDetails, model: type[BaseModel], key: str) -> tuple[str, str]:
+    """Return the error and its fix."""
+    kind, location = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
-        known = mistake.get("ctx", {}).get("known") or _known_keys(model, location[:-1])
+        known = detail.get("ctx", {}).get("known") or _known_keys(model, location[:-1])
         return _unknown(str(location[-1]), known)
-    text = _WORDS.get(kind) or _said(mistake["msg"])
+    text = _WORDS.get(kind) or _said(detail["msg"])
     if location[-1:] == ("[key]",) and text.startswith("must"):
         text = f"the key {text}"
     fix = "add the key" if kind == "missing" else "correct the value" if key else _AT_ALL

@@ -215,7 +215,7 @@ _SECONDS: Final[Mapping[str, float]] = {
 
 
 def _read(model: type[BaseModel], data: Any) -> Any:
-    """Read a section, with the quantities of its own keys as numbers.
+    """Read a section, with the quantities of the section's keys as numbers.
 
     Raises:
         ValueError: A unit is not one of the key's.

@@ -11,7 +11,7 @@
     not understood     refused, nothing is touched
 
 The version says how files lie in the directory and what must be understood to write into it. Each
-file has a version of its own besides, which its codec checks.
+file has its own version besides, which its codec checks.
 """
 
 import re
@@ -122,7 +122,7 @@ class DataFormat:
         if stamp.kind != self.kind:
             raise DataFormatError(
                 f"{directory} holds the data of a {stamp.kind}, not of a {self.kind}",
-                fix=f"give each process a directory of its own; nothing in {directory} was changed",
+                fix=f"give each process its own directory; nothing in {directory} was changed",
             )
         if stamp.version > self.version:
             raise DataFormatError(

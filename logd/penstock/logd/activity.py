@@ -78,7 +78,7 @@ class ActivityJournal:
 
     Attributes:
         found: What was in it.
-        passed_over: Lines that were cut or changed.
+        skipped: Lines that were cut or changed.
         appended: How many events `append` took.
         synced: As many of them outlast the machine, or are known not to.
         problem: Why it cannot be written; empty: it can.
@@ -207,17 +207,17 @@ _PAUSE_S_MAX: Final = 2.0
 
 
 class Record(Protocol):
-    """Takes down what happened."""
+    """Records what happened."""
 
     def __call__(
         self, kind: str, by: Principal | None, /, *, event_id: str = "", **facts: Any
     ) -> None:
-        """Take down one event. Never waits and never raises.
+        """Record one event. Never waits and never raises.
 
         Args:
             kind: What happened, as in `stream.create`.
             by: Who did it; None: this node.
-            event_id: Of what other nodes may take down, too; by default there is one for it.
+            event_id: Id of an event that other nodes may record, too; None: a new id.
             facts: More about it, as JSON has it. No secrets.
         """
 
@@ -227,10 +227,10 @@ class TakesDown(Protocol):
 
     @property
     def record(self) -> Record:
-        """Takes down what happened."""
+        """Records what happened."""
 
     async def kept(self) -> None:
-        """Wait until what was taken down so far outlasts the machine. Never raises."""
+        """Wait until everything recorded so far is durable. Never raises."""
 
 
 class Sink(Protocol):

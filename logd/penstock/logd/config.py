@@ -65,15 +65,15 @@ class LogdConfig(_Settings):
         tls: Of fetch, grpc and admin; none: they have none.
         auth: Who callers are.
         insecure_listeners: Those that may go without TLS where other machines can reach them.
-        cluster: The cluster that it is a node of; none: one of its own, without other nodes.
-        activity: What happens is taken down; none: it is only logged.
+        cluster: The cluster that it is a node of; none: one of this node alone.
+        activity: Settings of the activity stream; none: events are only logged.
         max_quota_delay_s: How long something over its quota may be held up before it is refused.
         encryption: Master keys for streams that are encrypted on disk; none: there are no such.
         streams: Made at start when missing. Without `cluster` the options of those that are there
             follow the file; their subject cannot.
         max_intake_bytes: Bytes of accepted messages that may wait for the disk, over all streams.
         max_streams: Streams there may be, those configured included.
-        max_metrics_streams: Partitions that have series of their own at `/metrics`; of more, those
+        max_metrics_streams: Partitions that have their own series at `/metrics`; of more, those
             in trouble, then those with most records since the start.
         unsubscribe_after_s: How long a stream may refuse messages for lack of room before it leaves
             its subject; none: for ever.
@@ -153,7 +153,7 @@ class LogdConfig(_Settings):
 
     @property
     def cluster_section(self) -> ClusterSection:
-        """The cluster that this node belongs to; without a section it is one of its own."""
+        """The cluster that this node belongs to; without a section it is one of this node alone."""
         return self.cluster or ClusterSection.alone(self.node)
 
     def masters(self) -> MasterKeys:

@@ -38,10 +38,10 @@ RESPONSE_HEADER_SIZE_MAX: Final = 16 * 1024 * 1024
 """Bytes of a response's JSON header; a listing of 10,000 streams is about 4 MiB."""
 
 FETCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes a fetch may ask for; a larger wish is cut to this. One frame may exceed it."""
+"""Bytes a fetch may ask for; a larger request is cut to this. One frame may exceed it."""
 
 FILTER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes a fetch with a subject filter, or of an encrypted stream, looks at and sends; a larger wish
+"""Bytes a fetch with a subject filter, or of an encrypted stream, looks at and sends; a larger one
 is cut to this. It bounds what a connection's payload takes in memory, and how long others that
 filter wait. One frame may exceed it."""
 
@@ -54,7 +54,7 @@ DIFFERENCES_MAX: Final = 1000
 then, and what is reported stays readable."""
 
 FETCH_WAIT_MS_MAX: Final = 60_000
-"""Milliseconds a fetch may wait for records; a longer wish is cut to this."""
+"""Milliseconds a fetch may wait for records; a longer request is cut to this."""
 
 STREAMS_MAX: Final = 10_000
 """Streams of one logd where the configuration is silent; each has open files."""
@@ -144,7 +144,7 @@ ACTIVITY_BATCH_EVENTS_MAX: Final = 100
 """Events that are written at a time, below `PEER_FRAME_SIZE_MAX`."""
 
 QUOTAS_MAX: Final = 1000
-"""Principals with a quota of their own."""
+"""Principals with their own quota."""
 
 COMMAND_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one command of the metadata group; the largest, a consumer group with most partitions,

@@ -45,7 +45,7 @@ class Listeners:
         tracer: Has spans of requests; None: there are none.
 
     Attributes:
-        activity: Takes down what happens; run it.
+        activity: Records what happens; run it.
         authorizer: Decides who may do what.
         throttle: Delays clients that are over a quota.
         api: Answers the requests of the fetch endpoint.
@@ -166,7 +166,7 @@ class Listeners:
             return self.authorizer.is_exempt(caller)
 
     async def close(self) -> None:
-        """Have written what was taken down, while what it is written to is still open."""
+        """Write recorded events while their stream is still open."""
         await self.activity.drain(_DRAIN_S)
 
     def _on_gap(self, what: str, gap: Gap) -> None:

@@ -54,7 +54,7 @@ def declared_by(
 
     Args:
         declaration: The dataclass.
-        others: Types and defaults of fields for which the model has ones of its own.
+        others: Types and defaults of fields for which the model has other ones.
     """
 
     def decorate(model: type[Model]) -> type[Model]:
@@ -197,7 +197,7 @@ class ConfiguredStream(StreamSettings, ReplicationSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOption:
-    """An option as the doors see it.
+    """An option as the interfaces have it.
 
     Attributes:
         name: Its key; of what is below another key, both with a dot between.

@@ -3,13 +3,13 @@
 The library `hdfs-native` speaks Hadoop's protocols itself, without a JVM. What it leaves open is
 settled here:
 
-- HDFS shows a file from its first byte on. So every file is written under a dot-name of its own,
+- HDFS shows a file from its first byte on. So every file is written under its own dot-name,
   synced (hsync: on the disks of its datanodes), closed, and only then renamed to its place.
 - The library repeats a call of which the answer got lost, and a rename that was done the first time
   then finds no source. `create` and `replace` look what is there before they believe that.
 - It tries again for minutes where nobody listens, and waits without end for a namenode that takes
   connections and is silent. Its tries are limited by its own configuration; each call has at most
-  `timeout_s` besides, on a thread of its own. A call that is given up may still be done later: so
+  `timeout_s` besides, on its own thread. A call that is given up may still be done later: so
   no two attempts share a dot-name.
 - Its errors are texts. They become `ConfigError` where somebody must change something, and else
   `UnavailableError`.
@@ -550,7 +550,7 @@ def _connecting(url: str, location: str, settings: HdfsSettings) -> Hdfs:
 
 
 class _Call(threading.Thread, Generic[_T]):
-    """Something done on a thread of its own, which nobody has to wait for."""
+    """Something done on a separate thread, which nobody has to wait for."""
 
     def __init__(self, function: Callable[[], _T]) -> None:
         super().__init__(name="hdfs-call", daemon=True)

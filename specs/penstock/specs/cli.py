@@ -302,7 +302,7 @@ def list_specs() -> None:
 @click.argument("file", type=click.File("rb"))
 @click.option("--quiet", is_flag=True, help="Only the summary.")
 def validate(file: BinaryIO, *, quiet: bool) -> None:
-    """Judge each line of FILE (- is standard input); exit code 65 when one is not a record.
+    """Validate each line of FILE (- is standard input); exit code 65 when one is not a record.
 
     Prints the line's number and verdict: its spec and service, or why it is refused.
     """

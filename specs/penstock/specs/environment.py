@@ -1,7 +1,7 @@
 """Environment variables that `setup` honours: Penstock's own, and those of OpenTelemetry.
 
 By OpenTelemetry's specification a value that cannot be read counts as unset, with a warning. The
-Python SDK raises for some of them instead, so a mistake in a deployment's file would keep an
+Python SDK raises for some of them instead, so an error in a deployment's file would keep an
 application from starting. So `setup` hides such values from the SDK while it is set up.
 
 OpenTelemetry itself reads OTEL_PROPAGATORS (`penstock.specs.web.request`).

@@ -6,7 +6,7 @@ With pytest nothing needs to be imported: the fixture `specs_capture` comes with
         place_order("o-1")
         specs_capture.assert_emitted(OrderPlaced, order_id="o-1")
 
-Records go the whole way, through an emitter of their own into a pipeline within the process that
+Records go the whole way, through their own emitter into a pipeline within the process that
 validates each line as the collector would. What it would refuse, and fields that the record's spec
 does not declare, fail the test at its end.
 """
@@ -217,7 +217,7 @@ def _complaint(line: bytes) -> str | None:
 
 
 def _undeclared(line: bytes) -> str | None:
-    """Return fields that the validator tolerates as a newer version's; here they are mistakes."""
+    """Return fields that the validator tolerates as a newer version's; here they are errors."""
     fields = json.loads(line)
     model = resolve(fields["schema"], fields["kind"]).model
     assert model is not None, "the validator validated it by a model"

@@ -2,7 +2,7 @@
 
 The checkpoint says for each subject of each source that everything up to sequence s is delivered. A
 record that gets another subject when it is read again may lie below that subject's s, and would
-count as delivered by mistake. So the checkpoint holds this digest, and its positions hold only as
+count as delivered by error. So the checkpoint holds this digest, and its positions hold only as
 long as the digest is the same.
 """
 

@@ -283,7 +283,7 @@ class Worker:
     async def _begin(self, texts: Texts) -> asyncio.subprocess.Process:
         share, inherited = self.share, write_inherited(texts)
         try:
-            # Of a session of its own: what a terminal sends to all is passed on once, by us.
+            # Of its own session: what a terminal sends to all is passed on once, by us.
             return await asyncio.create_subprocess_exec(
                 *(*self._program, "run"),
                 *(part for path in texts for part in ("--config", str(path))),
@@ -416,7 +416,7 @@ class Workers(PrometheusCollector):
         except RefusedError as error:
             raise UnavailableError(
                 f"data_dir: {error}",
-                fix="stop the other collector, or give this one a data_dir of its own",
+                fix="stop the other collector, or give this one its own data_dir",
             ) from None
         except OSError as error:
             raise ConfigError(

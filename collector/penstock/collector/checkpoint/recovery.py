@@ -148,7 +148,7 @@ def _lock(directory: Path, where: str) -> DirectoryLock:
     except RefusedError as error:
         raise UnavailableError(
             f"{where}: data_dir: {error}",
-            fix="stop the other collector, or give this one a data_dir of its own",
+            fix="stop the other collector, or give this one its own data_dir",
         ) from None
 
 

@@ -41,7 +41,7 @@ def check_use(config: CollectorConfig, graph: Graph, where: str) -> None:
         where: Its files, for messages.
 
     Raises:
-        ConfigError: With file, key path, reason and fix for every mistake found.
+        ConfigError: With file, key path, reason and fix for every error found.
     """
     found = [*_of_files(config), *_of_tests(config, graph)]
     if found:
@@ -51,11 +51,11 @@ def check_use(config: CollectorConfig, graph: Graph, where: str) -> None:
         )
 
 
-Mistake = tuple[str, str, str]
+Problem = tuple[str, str, str]
 """The key, the reason, the fix."""
 
 
-def _of_files(config: CollectorConfig) -> Iterator[Mistake]:
+def _of_files(config: CollectorConfig) -> Iterator[Problem]:
     for index, source in enumerate(config.sources):
         if (section := getattr(source, "tls", None)) is not None:
             yield from _files(section, f"sources.{index}.tls", listens=True)
@@ -68,7 +68,7 @@ def _of_files(config: CollectorConfig) -> Iterator[Mistake]:
         yield from _files(config.tracing, "tracing")
 
 
-def _files(section: object, place: str, *, listens: bool = False) -> Iterator[Mistake]:
+def _files(section: object, place: str, *, listens: bool = False) -> Iterator[Problem]:
     """Check the certificate files that a section names, if it names any."""
     names = ("ca_file", "cert_file", "key_file")
     files = CertificateFiles(**{name: getattr(section, name, None) for name in names})
@@ -82,7 +82,7 @@ def _files(section: object, place: str, *, listens: bool = False) -> Iterator[Mi
         yield f"{place}.{error.key}", str(error), error.fix
 
 
-def _of_tests(config: CollectorConfig, graph: Graph) -> Iterator[Mistake]:
+def _of_tests(config: CollectorConfig, graph: Graph) -> Iterator[Problem]:
     known = [source.name or source.type for source in config.sources] + graph.aggregators()
     for index, case in enumerate(config.tests):
         if case.source not in known:
@@ -236,7 +236,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
 
 
 def run_case(config: CollectorConfig, case: TestCase, resource: Mapping[str, Any]) -> list[str]:
-    """Run one test on a graph of its own; returns what differs, empty when nothing does."""
+    """Run one test on its own graph; returns what differs, empty when nothing does."""
     graph = build_graph(config, resource)
     known = [source.name or source.type for source in config.sources] + graph.aggregators()
     if case.source not in known:

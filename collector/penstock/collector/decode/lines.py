@@ -182,7 +182,7 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
 
 
 class PlainLines:
-    """Lines of one source or file, read at one time: those that need no look of their own.
+    """Lines of one source or file, read at one time: those that need no full decode.
 
     Plain text makes records that differ in their body only. That alone is made for each, and one of
     them is validated for all: what the validator says of it, it says of each whose body is text of
@@ -203,7 +203,7 @@ class PlainLines:
         self._validator = ShapeValidator()
 
     def make(self, line: bytes) -> Made | None:
-        """The record of a line, with the validator's verdict; None when it takes a look of its own.
+        """The record of a line, with the validator's verdict; None: it needs a full decode.
 
         It does when it is longer, not UTF-8, or not plain in another way; `decode_line` reads all.
         """

@@ -102,7 +102,7 @@ class ShapedEvents:
         attributes: Added to those of each event, over which they win.
         now_ns: When all were read.
         timed: The protocol says when an event happened; else a field of the event may.
-        check: Judges the first of each shape.
+        check: Validates the first of each shape.
     """
 
     def __init__(

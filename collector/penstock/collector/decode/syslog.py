@@ -299,7 +299,7 @@ class ShapedMessages:
         unit: Whose messages they are.
         resource: The collector's own.
         zone: The zone of times that name none.
-        check: Judges the first of each head.
+        check: Validates the first of each head.
     """
 
     def __init__(
@@ -312,7 +312,7 @@ class ShapedMessages:
         self._validator = ShapeValidator(check)
 
     def make(self, message: bytes) -> Made | None:
-        """A whole message's record; None when it takes a look of its own."""
+        """A whole message's record; None when the line needs a full decode."""
         found = _HEAD_5424.match(message) or _HEAD_3164.match(message)
         if found is None:
             return None

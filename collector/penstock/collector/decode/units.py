@@ -47,7 +47,7 @@ class Decoded:
     """The records of one unit.
 
     Attributes:
-        resource: The resource of lines that have none of their own.
+        resource: The resource of lines without one.
         indexes: Positions of the lines within the unit, rising; an `Undecodable` takes `count`.
         verdicts: The validator's verdicts on the lines, where they are known; else empty.
         notes: What was not understood of the records, by reason; they are records all the same.

@@ -295,7 +295,7 @@ class Engine:
         await self._created.leave()
         for journal in self.journals:
             await journal.commit()
-        await asyncio.sleep(0)  # what waited for that has heard
+        await asyncio.sleep(0)  # what waited for that runs first
         self._created.give_up()
         for reader in self._readers:
             reader.give_up()

@@ -26,7 +26,7 @@ class QueueKey(NamedTuple):
     """One chain of records that logd must store in order: the unit of retry and of sequence.
 
     Attributes:
-        origin: What has a read position of its own: ``spool``, or ``file/<generation>``.
+        origin: What has its own read position: ``spool``, or ``file/<generation>``.
         source: Name of the source, as configured.
         subject: NATS subject of every record in the queue.
         branch: Which of the copies that transforms made of a record for the same subject; the

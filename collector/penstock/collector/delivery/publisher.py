@@ -250,7 +250,7 @@ class Sender:
         self._arm()
 
     async def wait_for_room(self, *, urgent: bool = False) -> None:
-        """Return when more records may be read; urgent ones have room of their own."""
+        """Return when more records may be read; urgent ones have separate room."""
         while not self._has_room(urgent=urgent):
             self._room.clear()
             await self._room.wait()

@@ -92,7 +92,7 @@ class PrometheusSource(Source):
     Args:
         resource: The points' resource; each target adds its address.
         bytes_max: A target that answers with more is down.
-        large_bytes: Answers with more are read in a thread of their own.
+        large_bytes: Answers with more are read in their own thread.
         read: Reads an answer.
     """
 
@@ -206,7 +206,7 @@ class PrometheusSource(Source):
         if reply.status != 200:
             raise RemoteProtocolError(f"status {reply.status}")
         # The parser is slow and written in Python: in a thread it delays nobody for long. Large
-        # answers have a thread of their own, so that small ones do not wait for them.
+        # answers have their own thread, so that small ones do not wait for them.
         read = partial(
             self._read,
             reply.body,

@@ -28,7 +28,7 @@ REUSE_PORT: Final = "other processes of this user may listen there, too"
 
 
 class Section(Quantities):
-    """A part of the configuration: unknown keys are mistakes, values never change."""
+    """A part of the configuration: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -191,7 +191,7 @@ class Difference:
 
 
 class SourceSet:
-    """Sources by name, each run by a task of its own.
+    """Sources by name, each run by its own task.
 
     Args:
         stop_wait_s: How long one that is exchanged may take to stop.

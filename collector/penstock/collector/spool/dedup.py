@@ -11,7 +11,7 @@ from penstock.collector.limits import SENDERS_MAX
 
 
 class SenderTable:
-    """The last sequence per sender, the most recently heard of last."""
+    """The last sequence per sender, the most recent sender last."""
 
     def __init__(self, *, senders_max: int = SENDERS_MAX) -> None:
         self._last: OrderedDict[bytes, int] = OrderedDict()

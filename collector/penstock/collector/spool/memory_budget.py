@@ -245,7 +245,7 @@ class Charge:
         self.size += more
 
     def split(self, size: int) -> "Charge":
-        """A part of it as a charge of its own."""
+        """A part of it as a separate charge."""
         assert 0 <= size <= self.size, "no more than is held"
         part = Charge(self.share)
         self.size -= size

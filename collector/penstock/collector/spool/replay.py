@@ -1,7 +1,7 @@
 """Replays of the quarantine: records are put back into the spool, each once.
 
 First a mark is made durable in the quarantine. Its offset is the sequence under which the record
-goes into the spool, from a sender of its own. After a crash between the two, marked records that
+goes into the spool, from its own sender. After a crash between the two, marked records that
 the spool does not know are put in again: nothing is lost, and nothing comes twice.
 
 Entries that the disk does not give now stay where they are and are reported, because the disk may
@@ -153,7 +153,7 @@ class Replayer:
         return [entry for entry in found if isinstance(entry, Mark)]
 
     def _look(self, wanted: Wanted, outcome: Outcome) -> list[int]:
-        """Offsets of what is to be put back; reads the whole quarantine, in a thread of its own."""
+        """Offsets of what is to be put back; reads the whole quarantine, in a separate thread."""
         wanted_ones: dict[int, tuple[int, bool]] = {}
         marked: set[int] = set()
         missing = Missing(self._quarantine.log)

@@ -1,6 +1,6 @@
 """Find out which kinds of records a received unit holds, before it is spooled.
 
-Audit and event records are urgent: they have a spool of their own, so that what is plentiful can
+Audit and event records are urgent: they have their own spool, so that what is plentiful can
 neither take their room nor stand before them. A unit that holds both kinds is taken apart.
 
 The look is cheap where nothing is urgent: two searches for bytes. A line that has them is parsed,

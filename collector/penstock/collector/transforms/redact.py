@@ -27,7 +27,7 @@ from penstock.collector.transforms.transform import (
 )
 
 _NESTED: Final = ("links", "events", "exemplars")
-"""Lists of objects with attributes of their own."""
+"""Lists of objects with their own attributes."""
 _ANCHOR: Final = re.compile(r"\^|\$|\\[AzZ]")
 
 

@@ -164,7 +164,7 @@ class Transform(Protocol):
     """Names of its outputs; `PASS` alone unless records part here."""
 
     def apply(self, event: Event, now_ns: int) -> Verdict:
-        """Judge or change one record; `now_ns` is monotonic."""
+        """Filter or change one record; `now_ns` is monotonic."""
 
     @property
     def notes(self) -> Mapping[str, int]:
@@ -174,7 +174,7 @@ class Transform(Protocol):
 
 @runtime_checkable
 class Aggregator(Transform, Protocol):
-    """A transform that makes records of its own, from time to time."""
+    """A transform that makes new records from time to time."""
 
     interval_ns: int
 

@@ -1,12 +1,12 @@
 """HTTP/1.1 requests: bounded in time as a whole, and in the bytes of an answer.
 
 `HttpClient` blocks its thread and keeps its connection. It leaves a connection when the server says
-so, when the server answers with a failure of its own (5xx), and when it is `CONNECTION_AGE_S` old:
+so, when the server answers with its own failure (5xx), and when it is `CONNECTION_AGE_S` old:
 behind one name there may be many backends, and one of them that drains answers 503 for as long as
 somebody stays. For each new connection the name is resolved again; of its addresses one is taken at
 random, and the one that was left last.
 
-`fetch` asks once from an event loop, on a connection of its own.
+`fetch` asks once from an event loop, on a new connection.
 
 Redirects are not followed, and proxies that the environment names are not used: what a request
 shows to prove who it is from is for one host.
@@ -473,7 +473,7 @@ async def fetch(
     tls: ssl.SSLContext | None = None,
     address: str | None = None,
 ) -> Response:
-    """Ask once, on a connection of its own.
+    """Ask once, on a new connection.
 
     Args:
         url: The server's URL; its scheme, host and port count.

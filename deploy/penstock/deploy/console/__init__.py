@@ -1,6 +1,6 @@
 """The console: one web page that shows all of a pipeline, live.
 
-    poller     asks each part's `/status`, each in a task of its own
+    poller     asks each part's `/status`, each in its own task
     streams    asks logd for streams, leaders and nodes
     view       makes one document of it (`penstock.deploy.console.snapshot`)
     web        serves the page, that document, records of a stream, and the few actions

@@ -1,4 +1,4 @@
-"""Ask a part's endpoint for JSON: one bounded request on a connection of its own."""
+"""Ask a part's endpoint for JSON: one bounded request on its own connection."""
 
 import json
 from dataclasses import dataclass

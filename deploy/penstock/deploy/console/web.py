@@ -222,7 +222,7 @@ class Web:
 
 
 def record_query_of(query: str) -> RecordQuery:
-    """Read the query of a request for records; a mistake in it is refused."""
+    """Read the query of a request for records; an error in it is refused."""
     fields = _fields(query)
     stream = fields.get("stream", "")
     if not stream:

@@ -53,7 +53,7 @@ def start(
     ready_s: float | None = None,
     free_bytes_min: int = FREE_BYTES_MIN,
 ) -> None:
-    """Begin a launch in a session of its own; return when every part is ready.
+    """Begin a launch in its own session; return when every part is ready.
 
     When one runs there already, that is what was asked for.
 

@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def ports(self) -> Path:
-        """Says which ports this appliance has of its own; missing: the documented ones."""
+        """Says which ports this appliance has chosen; missing: the documented ones."""
         return self.root / "ports.json"
 
     @property

@@ -3,7 +3,7 @@
 Runs as a script with the standard library alone, in two roles:
 
     reaper.py exec PARENT COMMAND...   asks the kernel for SIGTERM when PARENT dies, then becomes
-                                      COMMAND; each part starts this way, in a session of its own
+                                      COMMAND; each part starts this way, in its own session
     reaper.py watch                    reads session ids ("+ID" or "-ID" lines) from the launcher
                                       through a pipe; when the pipe closes, ends what still runs
 

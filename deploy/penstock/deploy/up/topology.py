@@ -203,7 +203,7 @@ def launch_topology(
         nats_url: A server that runs already; None to start one.
         nodes: How many logd there are.
         any_free: Take whatever ports are free.
-        ports_from: The first port of its own; None: that of the user's settings, or of an earlier
+        ports_from: Its first port; None: that of the user's settings, or of an earlier
             start.
         overlay: The user's own settings.
 

@@ -1195,7 +1195,7 @@ _TABLE: Final = (
     Operation(
         Cancel,
         None,
-        "Ends a fetch's wait; has no answer of its own.",
+        "Ends a fetch's wait; has no answer itself.",
         right=_EVERYBODY,
         responder=Responder.CONNECTION,
     ),

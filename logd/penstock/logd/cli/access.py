@@ -209,7 +209,7 @@ def quotas() -> None:
 @server_option
 @json_option("One JSON object a line.")
 def list_quotas(server: str, as_json: bool) -> None:
-    """List the quotas; * is that of all who have none of their own."""
+    """List the quotas; * is that of all principals without one."""
     with asking(server) as log:
         found = log.ask(calls.quotas())
     if as_json:

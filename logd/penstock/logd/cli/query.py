@@ -1,7 +1,7 @@
 """`penstock logd query`: SQL over streams, by DuckDB; records come as it asks for them.
 
 DuckDB gets each stream as an object with `__arrow_c_stream__` and asks it for batches at each scan,
-so nothing is copied or spilled, and a stream may be named twice. Each scan has a client of its own.
+so nothing is copied or spilled, and a stream may be named twice. Each scan has its own client.
 The end of each partition is noted before the query runs: every scan sees the same records. What is
 read is said by `--from` and `--to` and never by the WHERE, which only filters: bounds that were
 read out of the SQL would depend on how it is written. The SQL reaches no file, no network and no

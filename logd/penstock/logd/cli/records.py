@@ -1,6 +1,6 @@
 """`penstock logd tail` and `penstock logd fetch`: records, for people and for programs.
 
-What the clients of one reading command share: patience with logd, and damage that was skipped.
+What the clients of one reading command share: backoff from logd, and damage that was skipped.
 
 A command that has begun to read goes on when logd comes back, and says once that it waits. With
 `--skip-damaged` it reads past what logd calls damaged (`CORRUPT`, with the offset behind it).

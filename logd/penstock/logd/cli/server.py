@@ -502,7 +502,7 @@ PARTITIONS: Final = click.option(
 
 
 def check_position(position: Position | None, partitions: int, option: str) -> None:
-    """Refuse an offset where several partitions are read, each of which has offsets of its own.
+    """Refuse an offset where several partitions are read, each of which has its own offsets.
 
     Raises:
         UsageError: It is one.

@@ -645,7 +645,7 @@ class AsyncLogClient:
 
     # async only
     def beside(self, timeout_s: float) -> Self:
-        """Another client of the same logd, with connections and a timeout of its own."""
+        """Another client of the same logd, with its own connections and timeout."""
         return type(self)(self.server, timeout_s=timeout_s, access=self.access)
 
     # end

@@ -1,4 +1,4 @@
-"""A consumer in a group that blocks; its heartbeats go out from a thread of its own."""
+"""A consumer in a group that blocks; its heartbeats go out from its own thread."""
 
 import asyncio
 import threading

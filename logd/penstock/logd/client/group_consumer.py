@@ -243,7 +243,7 @@ class GroupCalls(Protocol):
         """Rows without end, and after each answer how far it has looked."""
 
     def beside(self, timeout_s: float) -> Self:
-        """Another client of the same logd, with connections of its own."""
+        """Another client of the same logd, with its own connections."""
 
     async def __aenter__(self) -> Self: ...
 

@@ -1,6 +1,6 @@
-"""The activity stream of a cluster, written on any node, and what is taken down of the cluster.
+"""The activity stream of a cluster, written on any node, and what is recorded of the cluster.
 
-An event goes to the node that leads the stream. What the controller decides is taken down by the
+An event goes to the node that leads the stream. What the controller decides is recorded by the
 node that is it and by the node that leads what it is about, under one id, so that either may be
 lost.
 """
@@ -76,7 +76,7 @@ class ClusterActivity:
 
 
 class Watcher:
-    """Takes down what becomes of nodes and partitions, where that is this node's to do.
+    """Records what becomes of nodes and partitions, where that is this node's to do.
 
     Args:
         node: This one.

@@ -106,7 +106,7 @@ class ControllerClient:
 
         Returns:
             `leader`; `end_offset`, where its log ended; `known_end`, where those in sync before it
-            ended when they were last heard. The latter two are None where nobody knows.
+            ended at their last heartbeat. The latter two are None if unknown.
 
         Raises:
             RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`, `NO_REPLICA`.
@@ -315,7 +315,7 @@ async def make_internal(
     try:
         await make_stream(cluster, decisions, config, ReplicationSettings(), timeout_s=timeout_s)
     except RefusedError as error:
-        if error.code != "STREAM_DIFFERS":  # another node made it, by a configuration of its own
+        if error.code != "STREAM_DIFFERS":  # another node made it, by its own configuration
             raise
     await cluster.group.read(timeout_s=timeout_s)
 

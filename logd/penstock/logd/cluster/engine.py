@@ -509,7 +509,7 @@ class ClusterEngine:
             await asyncio.sleep(_SETTLED_S)
 
     def watch(self, record: Record) -> None:
-        """Have what becomes of nodes and partitions taken down; a node alone always leads."""
+        """Have what becomes of nodes and partitions recorded; a node alone always leads."""
         if not self._alone:
             self._node.watch = Watcher(self._node, record).on_applied
 

@@ -52,7 +52,7 @@ _log = structlog.get_logger()
 
 
 def check_adopted(state: ClusterState) -> None:
-    """Check that no node is about to bring streams of its own.
+    """Check that no node is about to bring its own streams.
 
     Raises:
         UnavailableError: One is.
@@ -228,7 +228,7 @@ class AccessAdoption:
             one for one, quota in present.quotas.items() if own.quotas.get(one) != quota
         ]
         if foreign and not self.problem:
-            self._refuse("the cluster has rules or quotas of its own")
+            self._refuse("the cluster has its own rules or quotas")
         if self.problem:
             return None
         missing = [rule for one, rule in sorted(own.rules.items()) if one not in present.rules]

@@ -177,7 +177,7 @@ Admit = Callable[[IsrChange], Refused | None]
 
 
 class MetadataGroup:
-    """One node's door to the metadata. Used on the event loop.
+    """One node's access to the metadata. Used on the event loop.
 
     Args:
         node: This one.

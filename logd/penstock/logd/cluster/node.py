@@ -8,7 +8,7 @@ It founds the group together with the other founders, or returns to it; one that
 joins. It registers: where it is reached, which storage it has, and that its process is a new one.
 Whoever leads the group lets in who is registered (`penstock.logd.cluster.node`).
 
-Where the other nodes are, remembered over restarts.
+Where the other nodes are, stored over restarts.
 
 A node that starts knows nothing of the state until a leader tells it what is committed. Before that
 it must reach a majority to have a leader, and nodes that joined are no founders.

@@ -164,7 +164,7 @@ class ReplicaRunner:
         high_watermark: Offset of the last record that is committed and held here.
         leading: Whether it accepts messages.
         followed: Whether other nodes are to have a copy.
-        heard: Whether its subscription is confirmed; the host sets it.
+        subscribed: Whether its subscription is confirmed; the host sets it.
         has_led: Whether it ever led.
         led_ns: When a leader, itself or another, was last known to lead; the host's clock.
         findings: Count of each finding.
@@ -319,7 +319,7 @@ class ReplicaRunner:
             case _:
                 raise AssertionError(result)
         # They have something to fetch; without a lease it is served, too. What is written is told
-        # before it is durable, and what that commits is news of its own.
+        # before it is durable, and what that commits is separate news.
         if self.followed and self._follows is None and not isinstance(result, Durable):
             self._host.replication.touch(self.key)
         return False
@@ -494,7 +494,7 @@ class ReplicaRunner:
             self._rebuilding = False
         self.handle(event)
 
-    # What the leader remembers of ids and sequences.
+    # The leader's dedup state.
 
     def remembers(self) -> None:
         self.handle(on.DedupSaved())
@@ -510,7 +510,7 @@ class ReplicaRunner:
             self._host.spawn(self._copy_dedup(leader))
 
     async def _copy_dedup(self, leader: NodeId) -> None:
-        """Get what the leader remembers; if it cannot be had now, the core asks again."""
+        """Fetch the leader's dedup state; if that fails now, the core asks again."""
         partition, checksum = self.partition, self.partition.intake.dedup.checksum
         checksum.kept_from = self.high_watermark + 1
         where = {"stream": self.place.stream, "partition": self.place.partition, "peer": leader}

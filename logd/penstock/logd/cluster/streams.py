@@ -394,7 +394,7 @@ class ClusterStreams:
         """Have another node be the controller; which one is then.
 
         Args:
-            heir: Who; None: any that is there.
+            target: The new controller; None: any live node.
 
         Raises:
             RefusedError: `NO_HEIR`: none is there that can.

@@ -1,7 +1,7 @@
 """Compaction of a partition's log: what is due, and the thread that compacts one log at a time.
 
 `penstock.logd.compaction.policy` says what is rewritten and why. Nothing is rewritten above the
-high watermark, nor before what the intake remembers of it has been written down
+high watermark, nor before the intake's dedup state of it has been written down
 (`penstock.logd.partition.rebuild`), nor in the active segment, nor where there is damage.
 
 The thread that compacts the logs of a daemon, one after another.
@@ -86,11 +86,11 @@ class CompactionScheduler:
         config: Of the stream.
         settings: Of the daemon.
         high_watermark: What is committed by now.
-        wants: What the log's writer is asked for; `remembered` is one answer.
+        wants: What the log's writer is asked for; `snapshot_saved` is one answer.
         clock: For the interval, and for tombstones.
 
     Attributes:
-        resting: Whether nothing is rewritten now.
+        paused: Whether nothing is rewritten now.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class CompactionScheduler:
             self._due_ns = min(self._due_ns, self._clock.monotonic_ns())
 
     def was_cut(self, end_offset: int) -> None:
-        """The log ends there now: nothing beyond is remembered. On any thread."""
+        """The log ends there now: nothing beyond is in the dedup state. On any thread."""
         self._remembered_offset = min(self._remembered_offset, end_offset)
 
     def work(self, pace: Pace) -> None:
@@ -201,9 +201,9 @@ class CompactionScheduler:
         return done
 
     def _clean(self, committed: list[SegmentFacts], active: SegmentFacts, pace: Pace) -> bool:
-        """Make a pass over the keys if one is due; it leaves out what is not remembered yet.
+        """Make a pass over the keys if one is due; it leaves out what no snapshot has yet.
 
-        A stream may seal segments faster than what it remembers is written down: a pass that
+        A stream may seal segments faster than its snapshots are written: a pass that
         waited for all of it would never come.
         """
         if sealing_is_due(committed, active):

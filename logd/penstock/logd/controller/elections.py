@@ -41,7 +41,7 @@ from penstock.logd.replication.events import Unfit
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing can be done before a time, or before `node` is heard."""
+    """Nothing can be done before a time, or before a heartbeat of `node`."""
 
     until_ns: int
     node: NodeId | None = None

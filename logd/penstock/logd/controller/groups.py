@@ -1,10 +1,10 @@
 """The coordinator of consumer groups: runs where the controller runs.
 
 - Members and who reads what are in the state and change by commands, each of which begins an epoch.
-  Heartbeats are only remembered here.
+  Heartbeats are only noted here.
 - A partition that is to go to another member is first left out of what its reader is answered. The
   reader finishes, lets go, and says so in a heartbeat that carries the epoch; then it is granted.
-- A member that is not heard for its session, and the drift of the clocks, is fenced: it is no
+- A member that sends no heartbeat for its session, and the drift of the clocks, is fenced: it is no
   member any more and what it read goes to others at once. It has stopped by itself by then, for a
   member's session counts from the sending of what was answered. What it was in the middle of may
   still be done; its commits are refused.

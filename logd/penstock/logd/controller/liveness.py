@@ -30,7 +30,7 @@ END_UNKNOWN: Final = -1
 
 Reason: TypeAlias = Literal["not_controller", "register", "late", "behind", "no_raft_lease"]
 """Why a heartbeat gets no lease: asked of a node that does not decide; the process is not the one
-that is registered; a later one of the process was heard before; it has not applied that it lost a
+that is registered; a later one of the process came before; it has not applied that it lost a
 leadership, or is losing one; the controller may itself have been replaced."""
 
 
@@ -98,7 +98,7 @@ class Heartbeat:
         sequence: Rises with every heartbeat of one process.
         applied_index: It has applied the log of the metadata group up to there.
         reports: Of partitions that differ from what it said before; with `full`, of all.
-        deaf: It has no connection to NATS: publishers do not reach it.
+        deaf: Whether it has no connection to NATS, so that publishers do not reach it.
     """
 
     node: NodeId
@@ -184,7 +184,7 @@ class Liveness:
 
         Returns:
             The partitions of which it says something new that matters to who leads them; None: it
-            is older than one that was heard before.
+            is older than one that came before.
         """
         seen = self._seen[heartbeat.node]
         if heartbeat.sequence <= seen.sequence:
@@ -291,7 +291,7 @@ def _matters(seen: _Seen, report: PartitionReport) -> bool:
 
 
 UNANSWERED_MAX: Final = 64
-"""Heartbeats whose sending time is remembered; older ones have no lease left to give."""
+"""Heartbeats whose sending time is known; older ones have no lease left to give."""
 
 
 @dataclass(frozen=True, slots=True)

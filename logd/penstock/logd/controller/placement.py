@@ -130,7 +130,7 @@ def choose(
     """Nodes for `count` replicas, those in `kept` among them.
 
     Each next one is live if possible, in the rack with the fewest of the others, and has the least
-    load. A node without a rack is a rack of its own.
+    load. A node without a rack counts as a rack.
     """
     chosen = [*kept]
     while len(chosen) < count:

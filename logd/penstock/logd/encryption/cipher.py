@@ -21,7 +21,7 @@ random numbers when it is born, counts each frame, and is never made again from 
 keys that are read decrypt, and never encrypt. Whatever is cut off, lost, overwritten or rewritten,
 in this process or a later one: what takes its place is encrypted under another key, or with a
 higher number. A file that is copied as it is has
-the same bytes under the same key; a replica has keys of its own (docs/decisions/0028).
+the same bytes under the same key; a replica has its own keys (docs/decisions/0028).
 
 A file beside the segments that holds what came with records is encrypted as a whole, under a data
 key of its own:
@@ -76,7 +76,7 @@ each time that the log was opened while it was the last one."""
 
 
 class Encryptor:
-    """Encrypts the frames of one segment under a data key of its own. For one thread.
+    """Encrypts the frames of one segment under its own data key. For one thread.
 
     Args:
         cipher: Of the log.

@@ -7,8 +7,8 @@ Following the trie token by token means following several nodes at once, because
 a child for the token and one for `*`. That is a nondeterministic automaton, and it is made
 deterministic while it is used, state by state, as regular expression engines do (K. Thompson,
 "Regular Expression Search Algorithm", CACM 11(6), 1968): a `_State` is the set of nodes that some
-tokens lead to, and remembers where the next ones lead. Only tokens that occur in filters are
-remembered; all others share one way on, so that what is remembered depends on the filters and not
+tokens lead to, and caches where the next ones lead. Only tokens that occur in filters are
+cached; all others share one way on, so that the cache depends on the filters and not
 on what is published.
 """
 
@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(r"[^\s.\x00-\x20\x7f]+")
 _INBOX: Final = "_INBOX"
 _RESERVED: Final = (_INBOX, "_R_.", "_GR_.", "_PENSTOCK", "$")
 RESERVED_PREFIXES: Final = tuple(prefix.encode() for prefix in _RESERVED)
-"""Prefixes of subjects that no stream stores: of inboxes, also with names of their own
+"""Prefixes of subjects that no stream stores: of inboxes, also with their own names
 (`_INBOX_tom`), of NATS itself (`$SYS`, `$JS`, and `_R_`, `_GR_` of its replies), and of logd."""
 
 _WILDCARDS: Final = ("*", ">")
@@ -216,7 +216,7 @@ class SubjectTrie(Generic[Value]):
         return tuple(found)
 
     def _follow(self, state: "_State[Value]", token: str) -> "_State[Value]":
-        """Find where a token leads that `state` does not remember, and remember it."""
+        """Find where a token leads that `state` does not have, and cache it."""
         nodes = []
         if token not in _WILDCARDS:
             for children in state.children:

@@ -49,8 +49,8 @@ class MessageIds:
     """Offset by message id, bounded by age and by number; the oldest go first.
 
     Args:
-        window_ns: How long an id is remembered; 0 turns deduplication off.
-        ids_max: How many are remembered whatever their age.
+        window_ns: How long an id is kept; 0 turns deduplication off.
+        ids_max: Maximum entries, whatever their age.
 
     Attributes:
         evicted: Ids forgotten within the window, for there were too many.
@@ -63,7 +63,7 @@ class MessageIds:
         self._ids: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
-        """Ids remembered."""
+        """Number of known ids."""
         return len(self._ids)
 
     @property
@@ -191,8 +191,8 @@ class ProducerTable:
     """The last sequence of each producer, bounded in number and age.
 
     Args:
-        expiry_ns: How long an idle producer is remembered.
-        max_producers: How many are remembered whatever their age.
+        expiry_ns: How long an idle producer is kept.
+        max_producers: Maximum entries, whatever their age.
 
     Attributes:
         evicted: Producers forgotten before they expired, for there were too many.
@@ -206,7 +206,7 @@ class ProducerTable:
         self._uncommitted: deque[tuple[int, bytes, ProducerState | None]] = deque()
 
     def __len__(self) -> int:
-        """Producers remembered."""
+        """Number of known producers."""
         return len(self._states)
 
     def last(self, producer_id: bytes) -> ProducerState | None:
@@ -296,7 +296,7 @@ class ProducerTable:
             before: Where it did not know what came before a batch that may be cut off again, the
                 other replica may have.
             since: Of batches from there on only that table knows.
-            theirs: What the other replica remembers of committed batches.
+            theirs: The other replica's dedup state of committed batches.
         """
         for name, state in before.since(since):
             self.record(name, state.sequence, state.offset, state.seen_ns)
@@ -329,7 +329,7 @@ def stored_message_ids(headers: pa.MapArray) -> tuple[list[int], list[bytes]]:
     """The rows of a column of headers that have an id, and the ids, as `stored_message_id` finds.
 
     Of a repeated name the first pair counts, though it be empty; an empty id is none, and so is
-    one that is too long to be remembered.
+    one that is too long to be kept.
     """
     found = pc.indices_nonzero(pc.equal(headers.keys, _NAME))
     if not len(found):
@@ -535,7 +535,7 @@ class Dedup:
         since: int,
         lost: int,
     ) -> None:
-        """Take what another replica remembers below an offset, with what is remembered here.
+        """Merge another replica's dedup state below an offset with the one here.
 
         Args:
             ids: Both, but for what has been stored here meanwhile.

@@ -33,7 +33,7 @@ _LOOK_AGAIN_S: Final = 1.0
 """Seconds between two looks at whether a subscriber may go on."""
 
 _CERTIFICATES_MAX: Final = 1024
-"""Certificates remembered, so that each is read once and not with each call."""
+"""Cached certificates, so that each is read once and not with each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from penstock.logd.wire import logd_liftbridge_pb2 as wire
 _JOIN_S: Final = 10.0
 _AGAIN_S: Final = 0.05
 _ANSWERS_MAX: Final = 10_000
-"""Last answers remembered; without one a member keeps for a round what it was to let go of."""
+"""Cached last answers; without one a member keeps for a round what it was to let go of."""
 
 
 @dataclass(frozen=True, slots=True)

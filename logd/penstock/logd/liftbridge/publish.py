@@ -158,7 +158,7 @@ class Relay:
             self.gate.give(size)
 
     async def _once(self, number: str, stream: str, line: bytes, wait_s: float | None) -> _Heard:
-        """Publish once; what is heard of it from the stream, or, where none is named, from any."""
+        """Publish once; return the answer of the stream, or, where none is named, from any."""
         answer: asyncio.Future[_Heard] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer, stream
         if not self.link.write(line):

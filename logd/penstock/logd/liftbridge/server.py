@@ -45,7 +45,7 @@ class GrpcServer:
         access: To NATS, for what is published here.
         node: This one's name.
         clock: For the connection to NATS.
-        door: Its TLS, who may come in, and who may do what.
+        listener: Its TLS, authentication and authorization.
 
     Attributes:
         relay: For its connection to NATS.

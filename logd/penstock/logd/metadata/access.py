@@ -124,7 +124,7 @@ def _change(table: AccessTable, command: AccessCommand) -> bool:
             return _put_quota(table, quota)
         case DeleteQuota(principal=principal):
             if table.quotas.pop(principal, None) is None:
-                raise RefusedError("UNKNOWN_QUOTA", f"{principal[:80]!r} has no quota of its own")
+                raise RefusedError("UNKNOWN_QUOTA", f"{principal[:80]!r} has no own quota")
             return True
 
 

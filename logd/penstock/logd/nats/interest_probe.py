@@ -2,7 +2,7 @@
 
 A PONG says that the connection's own server has a subscription. The others learn of it a moment
 later, by their routes; what is published there in between goes nowhere. So a probe is published at
-each of them, over a connection of its own, again and again until it arrives. Its subject is new and
+each of them, over its own connection, again and again until it arrives. Its subject is new and
 was subscribed to last: an account's interest goes to a server over one route, in order, so a server
 that routes the probe routes everything that was subscribed to before.
 

@@ -15,7 +15,7 @@ delivered to this connection before its PING; what came after may be lost with t
 
 The subscriptions of one link to NATS, through pauses, refusals and changes of the connection.
 
-Each keeps its id for its life, and is confirmed by a PONG of its own: what the server refuses is
+Each keeps its id for its life, and is confirmed by its own PONG: what the server refuses is
 known by its place. A refused one is reported, may be tried again, and keeps no other one waiting.
 """
 

@@ -61,7 +61,7 @@ class Channel(Protocol):
         """Hand on what comes, in the turn of the event loop in which it does, until the end.
 
         A task that waits for it would have it two turns later; of a loop that is busy each turn may
-        take as long as other nodes have patience.
+        take as long as other nodes wait.
 
         Args:
             take: Takes all that is complete.

@@ -1,4 +1,4 @@
-"""Accepts connections and serves each of them in a task of its own."""
+"""Accepts connections and serves each of them in its own task."""
 
 import asyncio
 import contextlib
@@ -45,14 +45,14 @@ class Listener:
         key: The configuration's key of its address.
         tls: With it only TLS is served; asked for each connection.
         unacked_s: As `prepare`.
-        strangers_max: Connections that nobody vouches for, those that have not shaken hands yet
+        max_unauthenticated: Connections without authentication, those that have not shaken hands yet
             included.
         handshake_s: Seconds that a handshake may take.
 
     Attributes:
         handshakes_failed: Connections without TLS, without a certificate that is taken, or that
             were too slow.
-        turned_away: Strangers that were closed for others.
+        turned_away: Unauthenticated connections closed to make room.
     """
 
     def __init__(  # noqa: PLR0913 - whom it serves, and what it lets be
@@ -89,11 +89,11 @@ class Listener:
 
     @property
     def known(self) -> int:
-        """Those of them that somebody has vouched for."""
+        """Those of them that are authenticated."""
         return len(self._connections) - len(self._strangers)
 
     def vouch(self) -> None:
-        """The connection that the task serves which calls this is no stranger's any more."""
+        """Mark the calling task's connection as authenticated."""
         task = asyncio.current_task()
         assert task is not None
         self._strangers.pop(task, None)
@@ -144,7 +144,7 @@ class Listener:
             self._accepted.clear()
 
     def _make_room(self) -> None:
-        """Close the stranger that came first, if there are as many as there may be."""
+        """Close the oldest unauthenticated connection if their maximum is reached."""
         if len(self._strangers) >= self._strangers_max:
             first = next(iter(self._strangers))
             connection = self._strangers.pop(first)

@@ -9,7 +9,7 @@ The manifest has `format` ("penstock-backup"), `version` (1), `release`, `taken`
 name (`stream`), `subject`, `incarnation` and `options`, and `partitions`: each has `start`, `end`,
 `epoch`, the last leader epoch that was read, `skipped`, ranges that were damaged (a frame without
 records stands for each), and `files`, of these each has `name`, `start`, `end`,
-`bytes`, `records` and `crc32c`. Ends are exclusive. Frames have CRCs of their own
+`bytes`, `records` and `crc32c`. Ends are exclusive. Frames have their own CRCs
 (`penstock.logd.format.frame`); that of a file says that it is whole, and not another one.
 
 A file is durable before the manifest names it. What was cut short goes on behind the last file that

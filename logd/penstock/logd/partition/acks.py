@@ -1,4 +1,4 @@
-"""Acks and refusals on their way to publishers, over a NATS connection of their own.
+"""Acks and refusals on their way to publishers, over their own NATS connection.
 
 What one turn of the event loop brings goes out in one write, at its end or when the publish queue
 asks for it. When NATS does not take acks fast enough they are dropped and counted: the publisher
@@ -159,7 +159,7 @@ class LoopDispatcher:
     """Takes calls from any thread and makes them on the event loop, in order.
 
     A turn of the event loop costs as much as storing a few messages. So the acks that the calls
-    amount to are written when all were made, and not in a turn of their own.
+    amount to are written when all were made, and not in their own turn.
 
     Args:
         acks: Where the calls' acks gather.

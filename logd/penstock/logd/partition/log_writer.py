@@ -6,7 +6,7 @@ next (group commit). With the fsync policy `commit`, only what is synced counts 
 `interval` and `never`, what the operating system has taken does. Retention runs here, too, one
 step between two turns: it never meets an append.
 
-Where a turn runs. A writer has no thread of its own: while there is something to do, a thread of
+Where a turn runs. A writer has no dedicated thread: while there is something to do, a thread of
 `WriterPool` runs it, one at a time. A message that comes alone is written and synced on the event
 loop itself (`write_here`), because a hop to a thread and back costs more than a sync does. A slow
 disk ends that for a while: see `WriterPool.allows_here`.

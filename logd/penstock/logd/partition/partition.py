@@ -86,7 +86,7 @@ class RecoveredPartition:
     """A log that was recovered, and who decides about it.
 
     Attributes:
-        saved: Whether what the intake remembers is written down as it is.
+        saved: Whether the intake's dedup state is on disk.
     """
 
     log: CommitLog
@@ -98,7 +98,7 @@ class RecoveredPartition:
 def recover(
     stream: Stream, place: Place, context: PartitionContext, make_role: MakeRole
 ) -> RecoveredPartition:
-    """Recover a log, find a role, rebuild what the intake remembers; waits for the disk.
+    """Recover a log, find a role, rebuild the intake's dedup state; waits for the disk.
 
     Args:
         stream: Of the partition.
@@ -483,7 +483,7 @@ class Partition:
         return ProducerSnapshot.of(self.intake, self.high_watermark + 1, whole=True)
 
     async def adopt_dedup(self, memory: ProducerSnapshot) -> bool:
-        """Take what the leader remembers, and have it written down; `Role.remembers` follows.
+        """Take the leader's dedup state, and persist it; `Role.dedup_saved` follows.
 
         Args:
             memory: Of committed records. All below its offset are in this log, or were removed
@@ -569,7 +569,7 @@ class OfflinePartition:
         out_of_space: Space is all that it wants.
         intake: For its counters; it takes nothing.
         budget: Holds nothing.
-        passed_over: As of a partition.
+        skipped: The same as of a partition.
     """
 
     def __init__(

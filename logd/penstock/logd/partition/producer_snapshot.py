@@ -10,7 +10,7 @@ The file `producers` lies beside the segments and is replaced as a whole. Little
         12    4 reserved         zero
         16    n an Arrow IPC stream, to the end of the file
 
-A row of the stream is something remembered, in any order:
+A row of the stream is an entry of the state, in any order:
 
     column    Arrow type
     name      large_binary  a message id, or the 16 bytes of a producer's id
@@ -19,7 +19,7 @@ A row of the stream is something remembered, in any order:
     seen_ns   int64         Unix time when it was stored
 
 The metadata of the stream's schema has one key, `penstock`, a JSON object: `offset` (everything
-below is remembered), `complete` (message ids too, for the log may not have them any more),
+below is in the state), `complete` (message ids too, for the log may not have them any more),
 `last_message_id` (hex), `lost` (below this offset something has been forgotten because an earlier
 file was missing or damaged; 0: nothing) and `checksum` (hex, of every id and batch that was ever
 stored below `offset`, as `penstock.logd.intake.dedup.DedupChecksum` adds them up; without it: 0). A
@@ -160,7 +160,7 @@ class ProducerSnapshot:
         return cls.decode(data, str(path))
 
     def restore(self, dedup: Dedup) -> None:
-        """Have it remembered again."""
+        """Restore it."""
         rows = zip(*self.producers, strict=True)
         dedup.producers.restore(
             (name, state.sequence, state.offset, state.seen_ns)

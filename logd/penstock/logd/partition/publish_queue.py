@@ -183,7 +183,7 @@ class PublishQueue:
         stream: Which the partition belongs to.
         number: Of the partition.
         log: Its log, for how full it is.
-        intake: Sequences what is taken, and remembers.
+        intake: Sequences messages, and deduplicates.
         submit: Has something written; True: nothing came for other partitions with it.
         context: The budget that its own is a share of, the way back to publishers, the time.
 
@@ -193,7 +193,7 @@ class PublishQueue:
         leads: Whether messages are taken.
         declined: Why everything is refused though it leads; None: it is not.
         pending_acks: Acks that wait.
-        passed_over: Messages on reserved subjects that the stream's filter matched.
+        skipped: Messages on reserved subjects that the stream's filter matched.
         ignored: Messages that came while it did not lead; nobody is told.
         alone: Whether no other node has a replica: none but this one ever answers publishers.
         refuses: Whether everything is refused though it does not lead: its log has failed, alone.

@@ -1,4 +1,4 @@
-"""Rebuild what an intake remembers from the log it belongs to.
+"""Rebuild an intake's dedup state from the log it belongs to.
 
 Message ids live in the records' headers: bodies are read as far back as the window of ids reaches,
 and at least the last one. Producers' sequences live in the frames' headers: they are read from
@@ -44,14 +44,14 @@ def rebuild_intake(
     """Replay a log into a new intake; damaged frames are passed over and logged.
 
     Args:
-        intake: That remembers nothing.
-        log: What it is to remember.
+        intake: An intake without dedup state.
+        log: The log to rebuild from.
         now_ns: Unix time.
         save: Whether that is written down: not while records may be cut off again.
         committed: Below this offset nothing will be cut off; None: nothing at all will be.
 
     Returns:
-        Whether what it remembers is written down as it is.
+        Whether its dedup state is on disk.
     """
     dedup = intake.dedup
     window_ns = intake.config.dedup_window_s * 1_000_000_000

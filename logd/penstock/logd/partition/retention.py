@@ -1,7 +1,7 @@
 """Carries out a stream's retention, a small step at a time, between two turns of its log writer.
 
 A step deletes one segment, or seals one, so that no publisher waits for more than that. Before
-anything is deleted, what the intake remembers of it (`penstock.logd.partition.rebuild`) has been
+anything is deleted, the intake's dedup state of it (`penstock.logd.partition.rebuild`) has been
 written down as of a later offset: producers' sequences and message ids outlive the records that
 carried them.
 """
@@ -77,7 +77,7 @@ class RetentionTask:
         """Do what is due; call often.
 
         Returns:
-            Whether nothing can be deleted before what the intake remembers is written down.
+            Whether nothing can be deleted before the intake's dedup state is written down.
 
         Raises:
             LogFailedError: The disk failed; the log takes no more writes.

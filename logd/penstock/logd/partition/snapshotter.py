@@ -1,4 +1,4 @@
-"""Has what an intake remembers written down, beside the thread that writes the log.
+"""Writes snapshots of an intake's dedup state, beside the thread that writes the log.
 
 A snapshot is taken on the event loop, which copies references and nothing else. The log's writer
 makes durable what lies below it, and a worker writes the file
@@ -32,12 +32,12 @@ class Snapshotter:
 
     Args:
         intake: Whose.
-        log: Its log; what is remembered is written beside its segments.
+        log: Its log; snapshots are written beside its segments.
         log_writer: Writes that log; posts `ProducerSnapshotSynced`, which is answered by `synced`.
         high_watermark: What is committed by now.
         saved: Called with the offset of a snapshot that has been written down, ids included.
         adopted: Called when what came from another replica has been, too.
-        is_saved: Whether what is remembered by now is written down as it is.
+        is_saved: Whether the current dedup state is on disk.
     """
 
     def __init__(  # noqa: PLR0913 - what it writes down, and who hears of it
@@ -71,9 +71,9 @@ class Snapshotter:
         self.want()
 
     def want(self) -> None:
-        """Write down what is remembered by now; soon, if an earlier one is being written.
+        """Write a snapshot of the current state; soon, if an earlier one is being written.
 
-        Of committed records only: others may be cut off again, and a file that remembers what the
+        Of committed records only: others may be cut off again, and a file that has what the
         log does not have is of no use.
         """
         if self._under_way:
@@ -100,7 +100,7 @@ class Snapshotter:
     def discard(self, end_offset: int) -> None:
         """Remove what was written down beyond where the log ends now. On any thread.
 
-        Only an unclean election cuts so deep: what is left would remember records that are gone,
+        Only an unclean election cuts so deep: what is left would have ids of records that are gone,
         and take others for them.
 
         Raises:
@@ -117,7 +117,7 @@ class Snapshotter:
         """Write nothing any more; waits for what is being written. On any thread.
 
         Args:
-            write: But what is remembered now; all of it is durable.
+            write: But the current state; all of it is durable.
         """
         with self._lock:
             self._closed = True

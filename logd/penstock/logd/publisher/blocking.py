@@ -1,4 +1,4 @@
-"""The publisher for threads: an event loop in one thread of its own does the work."""
+"""The publisher for threads: an event loop in one separate thread does the work."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A publisher with a NATS connection of its own, and one that does not go without TLS."""
+"""A publisher with its own NATS connection, and one that does not go without TLS."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 async def connected(
     url: str, options: PublishOptions | None = None, **login: Any
 ) -> AsyncIterator[Publisher]:
-    """A publisher with a NATS connection of its own, which is kept up until the block ends.
+    """A publisher with its own NATS connection, which is kept up until the block ends.
 
     With `tls://` in the URL or `tls` in the login, no credentials and no message go to a server
     without TLS: neither at first nor when the connection is made again.

@@ -122,7 +122,7 @@ class SubjectQueues:
         self._queues: OrderedDict[str, SubjectQueue] = OrderedDict()
 
     def __len__(self) -> int:
-        """Those that are remembered."""
+        """Those that are known."""
         return len(self._queues)
 
     def __iter__(self) -> Iterator[str]:
@@ -412,7 +412,7 @@ class PublishOptions:
             publisher is closed.
         stream: The only stream whose answer counts, where several store a subject.
         compression: Compression of batches.
-        max_subjects: Maximum subjects with a sequence of their own. Beyond it the subject idle
+        max_subjects: Maximum subjects with their own sequence. Beyond it the subject idle
             longest is forgotten; when it comes back its batches are those of a new producer.
     """
 

@@ -3,7 +3,7 @@
 After Ongaro's dissertation, section 4: a membership is in force as soon as it stands in the log,
 committed or not, and goes again with its entry. Two majorities of memberships that differ by one
 voter always share a member; the leader holds further changes back until the last is committed, and
-until an entry of its own term is (his correction of 2015).
+until an entry of the leader's term is (his correction of 2015).
 
 A membership also notes the directory id of each member's disk, once it is known. A name whose disk
 is another one has lost what it promised: nothing that it says counts. Where ids are noted, those of

@@ -77,7 +77,7 @@ class Progress:
             arrived, and the heartbeat round at which the last chunk left.
         commit_sent: The commit index it was last told.
         acked_round: The last heartbeat it has answered.
-        heard_ns: When that heartbeat was sent; the election, before the first.
+        last_contact_ns: When that heartbeat was sent; the election, before the first.
     """
 
     __slots__ = (

@@ -1010,7 +1010,7 @@ class Leader:
         raft.outbox.emit(Refused(tag, error))
 
     def read(self, tag: int) -> None:
-        """Confirm the leadership for a read of its own."""
+        """Confirm the leadership for its own read."""
         raft = self._raft
         if raft.reads.is_full or not self._add_read(ReadOrigin(raft.config.node, tag)):
             raft.outbox.emit(Refused(tag, BusyError(f"{raft.config.reads_max} reads wait")))
@@ -1191,8 +1191,8 @@ class Raft:
     Attributes:
         term, vote: Raft's hard state, as it is in memory.
         disks_heard: The directory id that each member has said last.
-        heard_ns: When the leader was last heard, or the start. No other candidate gets a vote for
-            the least election timeout after that, and the leader relies on it.
+        last_contact_ns: Last message of the leader, or the start. No other candidate gets a vote
+            for the least election timeout after that, and the leader relies on it.
     """
 
     def __init__(self, config: RaftConfig, recovered: Recovered, random: "Random") -> None:
@@ -1388,7 +1388,7 @@ class Raft:
                 self.role.begin_transfer(tag, target)
 
     def _start(self) -> None:
-        """Set the clock; the last life may have heard a leader a moment ago."""
+        """Set the clock; an earlier process may have had a leader a moment ago."""
         self.heard_ns = self.now_ns
         self.role = Follower(self, None)
         if self.log.snapshot is not None:

@@ -7,7 +7,7 @@ is committed or not, since one epoch has one leader.
 
 It leads only if nobody else is in sync, so that nobody is known to have more, and if all that is
 damaged is committed: then it is damage that is known and told. Reads of it get an error, and no
-follower gets past it without a copy of its own. A range that is not known to be committed never
+follower gets past it without its own copy. A range that is not known to be committed never
 becomes so while it is damaged, unless an operator takes the loss with an unclean election, or
 there is only one replica, which commits all that it has.
 """

@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 
 class Fetch(Struct, frozen=True, kw_only=True):
-    """A follower's state, and its wish for what follows.
+    """A follower's state, and its fetch of what follows.
 
     Attributes:
         node: The follower.
@@ -49,12 +49,12 @@ class Fetch(Struct, frozen=True, kw_only=True):
         last_epoch: Of its last record; 0 when its log holds none.
         synced: Everything below is durable there.
         whole: No range of its log is damaged.
-        wants: False: only a report of `synced`; the last wish stands.
+        wants: False: only a report of `synced`; the last fetch stands.
         known: The high watermark that an answer has told since it follows this leader (KIP-1166):
             one with nothing else need not be sent. None: no answer has come yet.
         settled: Its log holds no record, and everything before `offset` was committed: no unclean
             election has come between.
-        dedup: What it remembers of what was stored, ids and sequences; the node adds it as the
+        dedup: Its dedup state of what was stored, ids and sequences; the node adds it as the
             fetch leaves. None: a node of an earlier version, that does not say.
     """
 
@@ -82,7 +82,7 @@ class Frames(Struct, frozen=True, kw_only=True):
         offset: Where the frames begin, or below: in the midst of one that compaction has made.
         upto: The leader's log end; as sent, the bytes decide how much of it there is.
         catching_up: The follower is outside the ISR: what it is sent has a budget.
-        dedup_differs: The follower does not remember what the leader does, of what was stored below
+        dedup_differs: The follower's dedup state is not the leader's, of what was stored below
             the follower's offset: it is to ask for the leader's dedup state.
     """
 
@@ -296,7 +296,7 @@ class SendAnswer(Struct, frozen=True):
 
 
 class AskDedup(Struct, frozen=True):
-    """Ask the leader for what it remembers of what was stored, if that is not under way already.
+    """Fetch the leader's dedup state of what was stored, if that is not under way already.
 
     When it has come, all below its offset is in this log, and it has been written down here:
     `DedupSaved`.
@@ -558,7 +558,7 @@ class FetchCame(Struct, frozen=True):
     """A follower asks, or reports.
 
     Attributes:
-        dedup_agrees: Whether what it remembers is what this node remembers of the same records, and
+        dedup_agrees: Whether its dedup state is this node's of the same records, and
             a start would find it again there; None: not known, or not said.
     """
 

@@ -4,8 +4,8 @@ It never cuts by a high watermark, and what it has seen committed it does not cu
 learned of an unclean election since: it stands still and says so. The epochs decide how far back
 two logs agree; see `epochs`.
 
-One wish is open at a time, and the next one is spoken only when the frames of the last are in the
-log. What becomes durable meanwhile is reported without a wish, so that the leader's high watermark
+One fetch is pending at a time, and the next one is sent only when the frames of the last are in the
+log. What becomes durable meanwhile is reported without a fetch, so that the leader's high watermark
 waits for no poll.
 """
 

@@ -19,7 +19,7 @@ was based on. So:
   the proposal was refused or got no answer does not end it: a copy of it may still be under way.
   If the addition is not wanted any more, the ISR as it is is proposed: that raises the version.
 
-Nobody enters who does not remember, as the leader does, which ids and sequences were stored: as a
+No replica enters that does not know, as the leader does, which ids and sequences were stored: as a
 leader it would store repeats. Who is in and turns out not to has to leave until it does; but a
 member that is needed for the minimum stays meanwhile.
 
@@ -82,12 +82,12 @@ class Peer:
         agreed: Its log is the beginning of the leader's. Nothing else here counts without.
         end: Of its log.
         synced: Everything below is durable there.
-        wish: Number of the fetch that wants frames; answers carry it.
+        pending: Number of the fetch that wants frames; answers carry it.
         whole: It has no damaged range.
         lost: The controller took it for dead, or out of the ISR, and it has not fetched since.
         lost_ns: When.
         behind_ns: Since when it is behind; None: it has everything.
-        remembers: Whether it would tell the repeats that this leader tells; None: not known.
+        dedup_agrees: Whether it would find the repeats that this leader finds; None: not known.
     """
 
     boot: str = ""

@@ -122,7 +122,7 @@ class Epochs:
 class LogState:
     """start <= synced <= written <= submitted, and all that is committed lies below synced.
 
-    The last part breaks when a disk lost what it had vouched for: `is_short`.
+    The last part breaks when a disk lost what it had acknowledged: `is_short`.
 
     Attributes:
         start: First offset kept.

@@ -14,7 +14,7 @@ What the shell owes it:
   `SaveHighWatermark`; they are handed to `LogState.opened` at the next start. Losing what was
   written now and then costs time, never records. What `opened` has
   made of the epochs is written to their file before anything else.
-- A wish that may be lost is told (`AnswerLost`); frames come to `AnswerCame` whole and checked.
+- A fetch that may be lost is reported (`AnswerLost`); frames come to `AnswerCame` intact.
 - `handle(Ticked())` when `next_deadline_ns` says so, asked again after each event.
 """
 

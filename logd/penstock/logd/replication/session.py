@@ -8,7 +8,7 @@ Requests and responses are numbered and go over one ordered connection. They nee
 follower may report while an answer is under way. A gap, or a request of another session, ends the
 session; the next one begins with everything (`FetchSessionClient.restart`).
 
-What bounds it: a partition has one wish open, and frames are sent once for each wish; a response
+What bounds it: a partition has one fetch pending, and frames are sent once for each; a response
 has a size, and only so many are under way until the follower's node has taken them; what has news
 waits in a queue in which each partition stands once, so that each one's turn comes round.
 
@@ -136,7 +136,7 @@ class FetchSessionClient:
     def update(self, key: PartitionId, fetch: Fetch) -> None:
         """A replica core has said `SendFetch`.
 
-        A report behind a wish that was not sent yet becomes part of it.
+        A report after a fetch that was not sent yet becomes part of it.
         """
         before = self._states.get(key)
         unsent = before is not None and key in self._changed and before.wants
@@ -177,7 +177,7 @@ class FetchSessionClient:
         self._taken = number
 
     def restart(self, session: int) -> list[PartitionId]:
-        """Begin another session with everything; the wishes of all partitions are lost.
+        """Begin another session with everything; the fetches of all partitions are lost.
 
         Returns:
             Which: `AnswerLost` is due for each of them.
@@ -194,7 +194,7 @@ class _Told:
     """State that a follower was sent about one partition.
 
     Attributes:
-        wish: Process and number of the pending fetch; the core may have dropped it.
+        pending: Process and number of the pending fetch; the core may have dropped it.
         framed: Whether frames were sent for it. Until its next fetch the follower ignores more.
         mark_ns: Time until which a high watermark waits; None: none does.
     """

@@ -51,7 +51,7 @@ SUBJECT: Final = "subject:"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+\*?")
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DECISIONS_MAX: Final = 8192
-"""Decisions that are remembered, each some hundred bytes; a reader's fetches ask for the same."""
+"""Cached decisions, each some hundred bytes; a reader's fetches ask for the same."""
 
 
 _REMEMBERED_LENGTH_MAX: Final = 4 * SUBJECT_LENGTH_MAX
@@ -199,7 +199,7 @@ class _Book:
 
 
 class Acl:
-    """Rules, ready to decide. Immutable, but for what it remembers.
+    """Rules, ready to decide. Immutable, but for its cache.
 
     Args:
         rules: That `check_rule` accepts.
@@ -494,7 +494,7 @@ def _permissions(user: NatsUser, indent: str) -> str:
 
 
 def _variable(name: str, taken: dict[str, int]) -> str:
-    """A name for a password in the environment, of its own for each user."""
+    """A name for a password in the environment, one for each user."""
     variable = f"NATS_PASSWORD_{_VARIABLE.sub('_', name.upper()).strip('_')}"
     taken[variable] = number = taken.get(variable, 0) + 1
     return variable if number == 1 else f"{variable}_{number}"

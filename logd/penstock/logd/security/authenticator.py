@@ -1,9 +1,9 @@
-"""Decides who is at a door: by certificate, by token, or by API key; and whether that still holds.
+"""Authenticates clients: by certificate, by token, or by API key; and whether that still holds.
 
-Whoever came in once is asked about again with each request: an identity ends when its time is over,
+An authenticated client is checked again with each request: an identity ends when its time is over,
 when its API key's line is no longer in the file as it was, or when the key that signed its token is
-no longer in the set. What failed is counted by door and reason, and logged at a bounded rate; never
-with what was shown.
+no longer in the set. Failures are counted by endpoint and reason, and logged at a bounded rate,
+never with the secret.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _SEARCH_S: Final = 15.0
 _MINUTE_NS: Final = 60_000_000_000
 
 OnFailure = Callable[[str, str, str], None]
-"""Told of a failed authentication: door, reason, address. Called on any thread."""
+"""Called on a failed authentication: endpoint, reason, address. Called on any thread."""
 
 _log = structlog.get_logger()
 
@@ -61,7 +61,7 @@ class Authenticator:
 
     Attributes:
         required: As given.
-        succeeded, failed: By door, and by door and reason.
+        succeeded, failed: By endpoint, and by endpoint and reason.
         on_failure: Told of failures.
     """
 
@@ -181,7 +181,7 @@ class Authenticator:
     # Telling.
 
     def note_success(self, door: str) -> None:
-        """Somebody was found out at a door, once for each connection or call."""
+        """Count an authentication at an endpoint, once for each connection or call."""
         self.succeeded[door] += 1
 
     def note_failure(self, door: str, error: UnauthenticatedError, peer: str) -> None:

@@ -116,7 +116,7 @@ class Authorizer:
         return not caller.is_anonymous and self._superuser(caller)
 
     def stream(self, name: str, *, only: str | None = None) -> OnStream:
-        """A stream as rules judge it; of one that is not there the name only."""
+        """A stream as rules see it; of one that is not there the name only."""
         try:
             outline = self._streams.outline(name)
         except RefusedError:
@@ -225,7 +225,7 @@ class Authorizer:
 
 
 def stored_by(config: StreamConfig, partitions: int, *, only: str | None = None) -> OnStream:
-    """A stream as rules judge it: partition n stores what is published on its subject with .n."""
+    """A stream as rules see it: partition n stores what is published on its subject with .n."""
     subject = config.subject
     if not subject:
         return OnStream(config.name)
@@ -234,7 +234,7 @@ def stored_by(config: StreamConfig, partitions: int, *, only: str | None = None)
 
 
 def described(document: dict[str, Any]) -> OnStream:
-    """A stream as rules judge it, from its description."""
+    """A stream as rules see it, from its description."""
     subject, partitions = document["subject"], len(document.get("partitions", ()))
     more = (f"{subject}.*",) if partitions > 1 else ()
     return OnStream(document["name"], (subject, *more) if subject else ())

@@ -36,7 +36,7 @@ class Quota:
     """Quota of a principal on each node; None: unlimited.
 
     Attributes:
-        principal: A name, or `*`: each that has no quota of its own.
+        principal: A name, or `*`: each that has no quota.
         bytes_in_per_s: Bytes it publishes over gRPC.
         bytes_out_per_s: Bytes it is sent.
         requests_per_s: Requests and calls.

@@ -1,6 +1,6 @@
-"""Keeps the doors of a daemon: their TLS, who may come in, and files that change while it runs.
+"""Listeners' credentials of a daemon: TLS, authentication, and files that change while it runs.
 
-Files are looked at once a second, on a thread of their own, and all of them at once on SIGHUP.
+Files are looked at once a second, on their own thread, and all of them at once on SIGHUP.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ class CredentialReloader:
             keys=keys,
         )
 
-    # What the doors use.
+    # What the listeners use.
 
     def fetch_tls(self) -> TlsSource | None:
         held = self.tls
@@ -180,7 +180,7 @@ class CredentialReloader:
         self._looked.append(looked)
 
     def count_door(self, door: str, counted: CountedListener) -> None:
-        """Tell of connections to a door that did not come to be."""
+        """Count connections to an endpoint that failed."""
         self._counted_doors[door] = counted
 
     # Files.

@@ -25,7 +25,7 @@ class QuotaManager:
         wait_s_max: How long something may be held up before it is refused.
 
     Attributes:
-        delayed_ms: By principal and flow; those without a quota of their own are `*`.
+        delayed_ms: By principal and flow; those without their own quota are `*`.
         refused: Likewise.
         used: Likewise: what was taken, of principals that a quota holds for.
     """

@@ -1,4 +1,4 @@
-"""The only door to the file system, and the real disk behind it.
+"""The only access to the file system, and the real disk behind it.
 
 Everything the store knows about durability is said here, so that the simulated disk of the tests
 can take each promise away on its own:
@@ -251,7 +251,7 @@ def write_atomically(
     """Put a whole file in place, so that a crash leaves the old one or the new one.
 
     These are the steps of `penstock.base.files.atomic_writer`, on a `Disk`: the store never passes
-    by that door, and simulations crash between any two of them.
+    by this module, and simulations crash between any two of them.
 
     Args:
         disk: Where.

@@ -247,7 +247,7 @@ class CommitLog(LogReader):
         self.damages.cut(self.end_offset)
 
     def reset(self, start: int) -> None:
-        """Remove everything, the epochs and what is remembered of records included.
+        """Remove everything, the epochs and the dedup state included.
 
         The log is empty then and begins at `start`; durable on return.
 

@@ -250,7 +250,7 @@ class LogReader:
         Args:
             offset: The first record wanted.
             upto: Exclusive.
-            salvage: What the disk does not give is damage, which is not remembered.
+            salvage: What the disk does not give is damage, which is not noted.
 
         Raises:
             RefusedError: `OUT_OF_RANGE`.
@@ -303,7 +303,7 @@ class LogReader:
     # Parts.
 
     def _readable_end(self) -> int:
-        """Exclusive; a failed log vouches only for what was synced."""
+        """Exclusive; a failed log has only what was synced."""
         return min(self._synced_offset, self.end_offset) if self._failure else self.end_offset
 
     def _check_range(self, offset: int) -> None:

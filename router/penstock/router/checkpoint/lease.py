@@ -4,7 +4,7 @@
     terms/00000007.000000000012   its twelfth beat: its holder says that it is there
     terms/00000007.released       its holder went
 
-Beats are names of their own, of which the highest number counts: one that is applied long after it
+Beats are separate names, of which the highest number counts: one that is applied long after it
 was given up must not look like the one that was seen before.
 
 A lease is held for a while from the moment that its last beat was *asked* for, provided that a look

@@ -153,7 +153,7 @@ class StoreLease:
         self.repeat("lease", lambda: self._go(renew(lease)))
 
     def repeat(self, name: str, what: Callable[[], None]) -> None:
-        """Do something now and then while the lease is ours, from a thread of its own.
+        """Do something now and then while the lease is ours, from a separate thread.
 
         Args:
             name: Of it.

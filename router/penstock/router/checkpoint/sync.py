@@ -337,7 +337,7 @@ class CheckpointSync:
         if manifest.job != self._job:
             raise ConfigError(
                 f"checkpoint_store: {name} is of the job {manifest.job!r}",
-                fix="give each job a store of its own, by the URL's path",
+                fix="give each job its own store, by the URL's path",
             )
         if note is None and any(self._paths()):
             raise ConfigError(

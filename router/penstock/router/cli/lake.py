@@ -144,7 +144,7 @@ def verify(place: str, *, endpoint: str | None, region: str | None, as_json: boo
     show_default=True, help="Of merged files.",
 )  # fmt: skip
 @_JSON
-def compact(  # noqa: PLR0913 - each is an option of its own
+def compact(  # noqa: PLR0913 - each is its own option
     place: str, *, endpoint: str | None, region: str | None, as_json: bool, compression: str,
     target_bytes: int, after_s: float, keep_s: float, max_age_days: float | None,
 ) -> None:  # fmt: skip

@@ -219,7 +219,7 @@ def stop_replay(path: Path) -> None:
     if job.actions_token_file is None:
         raise ConfigError(
             "the job has no actions_token_file, so nobody may act on it from elsewhere",
-            fix="set it; or end a replay in a process of its own with SIGTERM or Ctrl-C",
+            fix="set it; or end a replay in a separate process with SIGTERM or Ctrl-C",
         )
     wanted = json.dumps({"do": "stop", "by": "penstock router stop-replay"}).encode()
     token = _token(job.actions_token_file)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 if TYPE_CHECKING:
-    import random  # the type of what is passed in; a core rolls no dice of its own
+    import random  # the type of what is passed in; a core rolls no dice
 
 from penstock.base.backoff import Backoff
 

@@ -1,11 +1,11 @@
 """The delivery results: the meaning of a response for the records of a request, by any protocol.
 
-A sink's judge reads an answer and returns one of these; `core.delivery` does what it asks for.
+A sink's classifier reads an answer and returns one of these; `core.delivery` does what it asks for.
 
     verdict    meaning                                         what follows
     Taken      every record is there for good                  next request
     Accepted   taken, and to be confirmed by the destination   next request; asked for later
-    Sorted     each record has an outcome of its own           only some are sent again
+    Sorted     each record has its own outcome           only some are sent again
     TooLarge   the request is                                  halved; a lone record is refused
     Unfit      at least one record will never be taken         bisected; a lone one is refused
     Busy       nothing taken, the request is not to blame      the same again, later

@@ -1,4 +1,4 @@
-"""Mistakes in a job file that come to light only when its parts are used."""
+"""Errors in a job file that come to light only when its parts are used."""
 
 import importlib
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class WrongKeyError(ConfigError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Within the block, what is wrong with a key is told with its file, as other mistakes are.
+    """Within the block, what is wrong with a key is told with its file, as other errors are.
 
     Raises:
         ConfigError: Instead of a `WrongKeyError`.

@@ -395,7 +395,7 @@ class Job:
             self._session.close()
         if self._sharing is not None:
             self._sharing.end()
-        replaying = self._replays.join(_REPLAY_END_S)  # it takes down how it ended
+        replaying = self._replays.join(_REPLAY_END_S)  # it records how it ended
         if self._dead_letters is not None:
             self._dead_letters.close()
         self._cursors.close()

@@ -148,11 +148,11 @@ class SinkQuery:
         context: What the sink got.
         starting: Where it begins what it has not read yet.
         sharing: Options of the source, by which it reads together with the other sinks.
-        budget: Of the heap, which the sinks of a job have in common; None: one of its own.
+        budget: Of the heap, which the sinks of a job have in common; None: a separate one.
         routed: Makes of the log what a sink gets, of the columns named.
     """
 
-    def __init__(  # noqa: PLR0913 - each is an input of its own
+    def __init__(  # noqa: PLR0913 - each is its own input
         self,
         job: JobConfig,
         sink: Sink,
@@ -367,7 +367,7 @@ class SinkQuery:
         if self._batch_writer.keeps_order:
             options |= {"minPartitions": "1", "maxBytesPerTask": str(job.trigger.max_bytes)}
         rows = self._routed.frame(spark, options, streaming=True)
-        # A pool of its own, so that one sink's backlog does not make the others queue.
+        # A separate pool, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._query = (
             rows.writeStream.queryName(f"{job.job}.{self.name}")

@@ -102,7 +102,7 @@ class RouteSteps:
         return Prepared(done.rows, malformed, done.refused, rows, +counts)
 
     def divide(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """The rows to go on with, and those that are no records, if these are to be laid aside."""
+        """Return the rows for transforms, and malformed ones if these become dead letters."""
         if not self._sends_malformed_to_dlq:
             return rows, rows.slice(0, 0)
         is_record = pc.is_null(rows.column("malformed_reason"))

@@ -5,9 +5,9 @@ only to those of the first one. Where several of a sink's routes match, the firs
 done to the record.
 
 A malformed row has unknown fields, and so a condition on it may be unknown. With
-`on_malformed: dead_letters` it comes to every sink that it might have been for, to be laid aside
-there: to those with a route whose condition is not false. Its kind, where none can be told, is
-unknown as well, and not `raw`. With `on_malformed: route` it is a row like others.
+`on_malformed: dead_letters` it becomes a dead letter of every sink that it
+might have been for: of those with a route whose condition is not false. Its kind, where none can be
+told, is unknown as well, and not `raw`. With `on_malformed: route` it is a row like others.
 """
 
 import re

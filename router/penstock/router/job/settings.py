@@ -11,7 +11,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Settings(Quantities):
-    """A block of a job file: unknown keys are mistakes, and nothing changes while it runs."""
+    """A block of a job file: unknown keys are errors, and nothing changes while it runs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -69,7 +69,7 @@ def starting_offsets(
 
 
 def _check_there(wanted: Offsets, new: Mapping[StreamPartition, Readable], state: LogState) -> None:
-    """A mistake is told before it is kept: later it would look as if the log had lost records."""
+    """Check offsets before they are stored: later it would look as if records were lost."""
     streams = {at.stream for at in new}
     for at, offset in sorted(wanted.next.items()):
         if at.stream in streams and at not in state.readable:

@@ -163,7 +163,7 @@ class LogdReader:
     def state_now(
         self, streams: Subscription | tuple[str, ...], *, may_be_gone: bool = False
     ) -> LogState:
-        """`state` without the patience."""
+        """`state` without the backoff."""
         return self._asked(lambda: self._state(streams, may_be_gone=may_be_gone), patiently=False)
 
     def kept_until(self, span: Span, *, patiently: bool) -> int:

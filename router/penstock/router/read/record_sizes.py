@@ -59,7 +59,7 @@ Found = Callable[[Look, Sample], None]
 
 
 class RecordSizes:
-    """Looks at records.
+    """Sampler of records.
 
     Args:
         client: Asks logd.

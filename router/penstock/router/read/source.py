@@ -143,7 +143,7 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 class PushingBatchReader(LogBatchReader):
     """That, and takes conditions over from Spark.
 
-    A class of its own, for Spark refuses a reader that could unless its setting
+    A separate class, for Spark refuses a reader that could unless its setting
     `spark.sql.python.filterPushdown.enabled` is on.
     """
 

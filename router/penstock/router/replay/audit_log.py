@@ -5,7 +5,7 @@ failed or stopped, with `records` as far as batches were delivered whole; or sto
 who stopped it over the network. Before it stands `range ` where not dead letters but a range of the
 log goes again. `by` is what they say of themselves, `peer` the address that the request came from.
 
-The line `asked` is synced before anything is done, so what cannot be taken down is not done. After
+The line `asked` is synced before anything is done, so what cannot be recorded is not done. After
 a kill -9 it is the last one of its replay: no line says how that ended.
 """
 

@@ -225,7 +225,7 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], C
         parts = list(chunks(begin, it.last.next, known, end_of))
         must_be_noted = False
         if knows_batches_only and known:
-            # What is delivered from the job's beginning on, `dedupe` judges as it did then.
+            # What is delivered from the job's beginning on, `dedupe` decides as it did then.
             whole = list(chunks(it.first.next, it.last.next, known, end_of))
             must_be_noted = not are_all_since(begun, whole)
     return parts, cuts, Again(home, must_be_noted=must_be_noted)

@@ -1,4 +1,4 @@
-"""A replay in a process of its own, as others see it, and how it is ended before its time.
+"""A replay in its own process, as others see it, and how it is ended before its time.
 
 The job does not run meanwhile, so its `admin` is free: the replay answers there, and
 `penstock router status` and others see how far it is and what keeps it; where that
@@ -212,9 +212,9 @@ class _Door:
                 if number in _SIGNALS and not self._is_first(number):
                     continue
                 if number not in (_STOP, *_SIGNALS):
-                    continue  # another one, with a handler of its own
+                    continue  # another one, with its own handler
                 self._run.stop.set()
-                # On a thread of its own: Spark may not answer, and a second signal is heard.
+                # On a separate thread: Spark may not answer, and a second signal is handled.
                 threading.Thread(target=self._cancel, name="cancel", daemon=True).start()
 
     def _is_first(self, number: int) -> bool:

@@ -6,7 +6,7 @@
     {"do": "stop", "sink": "lake", "by": "alice"}      the one under way; `sink` may be left out
 
 One replay at a time. The target's query rests meanwhile, so that the sink has one writer; the other
-sinks go on. Each replay is taken down in `replays.ndjson` beside the dead letters, when it was
+sinks go on. Each replay is recorded in `replays.ndjson` beside the dead letters, when it was
 asked for and when it ended, and in the log.
 
 A replay ends before its time when somebody stops it, or when the job drains: the sink gives up the
@@ -87,7 +87,7 @@ class ReplayService:
     Args:
         config: The job.
         clock: The clock.
-        deliver: Delivers a replay, on a thread of its own.
+        deliver: Delivers a replay, on a separate thread.
         reopen: Opens a sink of the job again.
     """
 
@@ -226,7 +226,7 @@ class ReplayService:
             if self._state is not _State.NONE:
                 return "409 Conflict", {"error": "another replay is under way; wait for its end"}
             replay = ReplayRequest(sink, target, by, files, self._clock.monotonic_ns(), peer)
-            self._note(replay, "asked", files=files)  # what cannot be taken down is not done
+            self._note(replay, "asked", files=files)  # what cannot be recorded is not done
             self._replay, self._state, self._stopped_by = replay, _State.ASKED, ""
         return "202 Accepted", {
             "done": f"to {target}, of {sink}: {pluralize(files, 'file')}",

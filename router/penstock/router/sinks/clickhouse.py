@@ -9,7 +9,7 @@ ClickHouse has no unique key. The sorting key is the record's position in the lo
 came twice a merge leaves one, and `SELECT … FINAL` shows one before that. Besides, each request has
 a token made of job, sink, stream, offsets and a digest of its rows: a server that has it among the
 table's last ones (`non_replicated_deduplication_window`, or the window of replicated tables) stores
-nothing; a replay has tokens of its own. Tokens need ClickHouse 22.2; with `tokens: false` older
+nothing; a replay has its own tokens. Tokens need ClickHouse 22.2; with `tokens: false` older
 servers do.
 
 The table is made where there is none, unless `create: false`. One of yours needs these columns and

@@ -121,7 +121,7 @@ class LakeSink(RequestSink):
         raise NotImplementedError
 
     def tidy(self, settings: TableMaintenance) -> None:
-        """Merge small files and expire snapshots, beside `write`, with a connection of its own.
+        """Merge small files and expire snapshots, beside `write`, with its own connection.
 
         Raises:
             Exception: One of `failures`; it is tried again the next time.

@@ -2,7 +2,7 @@
 
 The JVM maps the archive into memory, where it would else find, read and check ten thousand classes
 in jars. The archive lies in the Python environment whose jars it was made of, so that all jobs of
-that environment have it. The JVM itself checks that the archive is of its own version and of the
+that environment have it. The JVM itself checks that the archive is of the JVM's version and of the
 same jars; it passes over any other one, and says so in the job's `spark.out`.
 """
 
@@ -69,7 +69,7 @@ def _let_spark_write(archive: Path, report: Report) -> None:
         session.close()
     if not archive.is_file():
         raise UnavailableError(
-            "this Java wrote no archive of classes, as one without an archive of its own does",
+            "this Java wrote no archive of classes, as one without its own archive does",
             fix="install a whole Java 17 or newer and name it in JAVA_HOME, or go on without: Spark"
             " starts, only slower",
         )

@@ -67,7 +67,7 @@ class OnlyFrom:
         self._pid = pid
 
     def wrap_socket(self, connection: socket.socket, *, server_side: bool) -> socket.socket:
-        """The connection; in place of one of strangers, one on which nothing ever comes."""
+        """The connection; in place of another process's, one on which nothing ever comes."""
         assert server_side
         if self._has(connection):
             return connection

@@ -33,7 +33,7 @@ class Field:
     Attributes:
         name: As the job file has it.
         path: Keys from the record's root to the value.
-        column: The typed column of its own, if it has one.
+        column: Its typed column, if it has one.
         type: The neutral type of that column; `string` for members.
     """
 

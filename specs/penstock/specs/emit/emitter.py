@@ -6,8 +6,8 @@ is no room, the least important and oldest record goes, and is counted:
 
     emitted = acked + dropped (by reason) + queued + in flight        for every kind
 
-A forked child starts with an empty queue, a new ``service.instance.id`` and, at its first record, a
-thread of its own; the records that were queued stay the parent's.
+A forked child starts with an empty queue, a new ``service.instance.id`` and, at its first record,
+its own thread; the records that were queued stay the parent's.
 """
 
 import atexit
@@ -108,7 +108,7 @@ class Emitter:
         sampling: The share of traces whose logs and spans are kept, above 0 and up to 1. Errors,
             metrics, events, audit and what belongs to no trace are always kept.
         machine_facts: Whether records carry what the machine is doing.
-        spill_dir: Where audit records wait for the collector, in a journal of their own. Without,
+        spill_dir: Where audit records wait for the collector, in their own journal. Without,
             they share the queue, and are the last to be dropped.
         encode: Makes what `link` takes for a log record's line.
 

@@ -1,7 +1,7 @@
 """A handler of the standard library's logging that speaks Fluent forward, version 1.
 
 For Fluentd, Fluent Bit, Vector and all others that take what fluent-logger sends. The application
-waits for nobody: records wait in an emitter's bounded queue, and a thread of its own connects,
+waits for nobody: records wait in an emitter's bounded queue, and a separate thread connects,
 sends and hears of the agent. Batches go as PackedForward messages:
 
     [tag, bytes of [EventTime, record] back to back, {"size": 7, "chunk": "<id>"}]

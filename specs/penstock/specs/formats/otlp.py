@@ -223,7 +223,7 @@ _OF_SPAN: Final = _APART.union(row.key for row in SPAN)
 _OF_METRIC: Final = _APART.union(
     {"metric_type"}, (row.key for row in (*METRIC, *METRIC_DATA, *POINT))
 )
-"""Fields that have a place of their own; all others are attributes."""
+"""Fields that have their own place; all others are attributes."""
 
 
 def to_otlp(record: Json) -> Json:

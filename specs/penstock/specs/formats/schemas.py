@@ -70,7 +70,7 @@ def fields(kind: str) -> list[Column]:
 
 
 def columns_of(model: type[Record]) -> list[Column]:
-    """The columns of a spec: those of its kind, then one for each field of its own."""
+    """The columns of a spec: those of its kind, then one for each of the spec's own fields."""
     schema = json_schema(model)
     whole = inlined(schema, schema)["properties"]
     own = [

@@ -71,7 +71,7 @@ NotFinite = Annotated[Literal["NaN", "Infinity", "-Infinity"], BeforeValidator(n
 Number = Annotated[Int64 | _Real | NotFinite, Field(union_mode="left_to_right")]
 """A measured value. NaN and the infinities, which JSON has no numbers for, are words."""
 Measured = Annotated[Finite | NotFinite, Field(union_mode="left_to_right")]
-"""A measured value for which integers are no type of their own."""
+"""A measured value for which integers are no separate type."""
 Scalar = Annotated[Text | bool | Int64 | _Real | None, Field(union_mode="left_to_right")]
 AttributeKey = Annotated[str, Field(min_length=1, max_length=KEY_CHARACTERS_MAX)]
 AttributeValue = Annotated[

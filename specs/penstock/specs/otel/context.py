@@ -1,6 +1,6 @@
 """The context that OpenTelemetry's spans and log records keep until they are exported.
 
-The SDK exports in a thread of its own, where nothing is bound. So the bound context is stored on an
+The SDK exports in a separate thread, where nothing is bound. So the bound context is stored on an
 object that the running and the exported span or record share: a span's `SpanContext`, and a log
 record's attributes, which the SDK does not copy. It lives as long as they do, so spans that never
 end, or that nobody exports, leave nothing behind.
@@ -22,7 +22,7 @@ from typing_extensions import override
 from penstock.specs.emit.context import Bound, bound
 
 _KEPT: Final = "penstock.bound"
-"""No identifier: nothing that the API may call an attribute of its own."""
+"""No identifier: nothing that the API may call its own attribute."""
 
 _has_processor: Final[weakref.WeakSet[TracerProvider | LoggerProvider]] = weakref.WeakSet()
 

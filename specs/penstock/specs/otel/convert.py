@@ -318,7 +318,7 @@ def _cleaned(attributes: Mapping[str, Any] | None) -> tuple[Mapping[str, Any], i
 
 
 def _time(given: float | None) -> int:
-    """Applications may hand in times of their own, also as floats."""
+    """Applications may hand in their own times, also as floats."""
     return max(0, int(given or 0))
 
 

@@ -657,7 +657,7 @@ _AUTOMATON_BYTES_MAX: Final = 64 << 20
 class _TextSearch:
     """The search in texts: with RE2 where it is installed, else with Python's expressions.
 
-    Web tokens are looked for by an expression of their own. Both kinds look from the first
+    Web tokens are looked for by their own expression. Both kinds look from the first
     beginning of one to its word's end before they know of any other match; looked for together, in
     a word of many beginnings they would do so again behind each match, in time that grows with the
     square of its length. What begins so and is none is passed over as a whole: the ends of those

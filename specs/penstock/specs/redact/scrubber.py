@@ -57,7 +57,7 @@ _TEXTS: Final = {
 }
 """Free text at the root of records, and how many characters it may have."""
 _NESTED: Final = ("links", "events", "exemplars")
-"""Lists of objects with attributes of their own."""
+"""Lists of objects with their own attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Plan:
         steps: For each group of fields that the record holds (``context``, ``attributes``,
             ``actor``, …; empty for the root): key to marker, without those that are kept.
         declared: Attributes that the spec has; the detectors leave them alone.
-        keys: Those that `steps` has, and those of what has attributes of its own, as in a line.
+        keys: Those that `steps` has, and those of what has its own attributes, as in a line.
     """
 
     steps: dict[str, dict[str, Sensitive]]

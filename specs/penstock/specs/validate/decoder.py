@@ -95,7 +95,7 @@ class TypeMaker:
     def fields(self, model: Schema) -> Iterator[tuple[str, str, Any, bool]]:
         """Each field of a model: name, key on the wire, type, whether it is required."""
         if model.get("custom_init") or model.get("root_model") or "post_init" in model:
-            raise UngeneratableError("a model with code of its own needs pydantic")
+            raise UngeneratableError("a model with its own code needs pydantic")
         for name, field in model_fields_of(model).items():
             schema, required = without_default(field["schema"])
             yield name, field.get("validation_alias", name), self.of(schema), required
@@ -237,7 +237,7 @@ def generate(model: type[Record]) -> Decoder:
     """
     kind = str(model.model_fields["kind"].default)
     if model.rules != BASE_MODELS[kind].rules:
-        raise UngeneratableError("rules of its own need pydantic")
+        raise UngeneratableError("its own rules need pydantic")
     maker = TypeMaker(model.__pydantic_core_schema__)
     fields, own, nested, flat, hexadecimal = [], [], {}, set(), set()
     for name, key, schema, required in _fields(model):

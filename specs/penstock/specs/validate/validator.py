@@ -35,7 +35,7 @@ _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
 
 
 def check_line(line: bytes) -> Accepted | Rejected:
-    """Judge one complete line, resource included, without its newline.
+    """Validate one complete line, resource included, without its newline.
 
     Reasons: ``too_large``, ``not_json``, ``not_an_object``, ``too_deep``, ``duplicate_key``,
     ``bad_kind``, ``bad_schema``, ``kind_mismatch``, ``unknown_major``, ``missing_field``,
@@ -97,7 +97,7 @@ def attach_and_check(
 ) -> tuple[Sequence[bytes], list[Accepted] | None]:
     """`attach`, then `check_together`, for lines that came together.
 
-    Most have neither field, or all have a resource of their own: the validator accepts none that
+    Most have neither field, or all have their own resource: the validator accepts none that
     has it in another place only, so where it accepts them, nothing else was to be attached.
     """
     text = b"\n".join(lines)
@@ -140,7 +140,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _check_fields(fields: dict[str, Any]) -> Accepted:
-    """Judge a parsed line.
+    """Validate a parsed line.
 
     Raises:
         RefusedRecordError: It breaks its spec.
@@ -179,7 +179,7 @@ def _choose(kind: Any, schema: Any) -> tuple[type[Record] | None, bool]:
 
 
 def _validate_older(fields: dict[str, Any]) -> int:
-    """Judge a record of an older major version as what its upcasters make of it."""
+    """Validate a record of an older major version as what its upcasters make of it."""
     try:
         record = upcast_record(fields)
     except RefusedSpecError:

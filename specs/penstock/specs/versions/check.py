@@ -47,7 +47,7 @@ _NAMED_BY: Final = {"event": "event_name", "audit": "event_name", "metric": "nam
 
 
 def samples(model: type[Record]) -> list[dict[str, Any]]:
-    """Two records in their wire form: with what a spec requires, and with all of its own fields.
+    """Two records in their wire form: with what a spec requires, and with all its own fields.
 
     Raises:
         RefusedSpecError: A field has a pattern and no `examples`.

@@ -17,7 +17,7 @@ takes a needed field away:
         order_id: str
         total: float
 
-Fields are named as in the spec; a nested need (``context``) is a model of its own. A field without
+Fields are named as in the spec; a nested need (``context``) is its own model. A field without
 a default must stand on every record.
 """
 

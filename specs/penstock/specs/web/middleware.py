@@ -137,7 +137,7 @@ def _flushing(send: Callable[[Message], Awaitable[None]]) -> Callable[[Message],
 
 
 class InContext:
-    """An iterable that is made, read and closed within a context manager, in a context of its own.
+    """An iterable that is made, read and closed within a context manager, in its own context.
 
     Its reader may do other things in between, which are not part of the request.
     """

@@ -106,7 +106,7 @@ async def test_a_cluster_with_rules_of_its_own_keeps_to_those(
     adoption = AccessAdoption(tmp_path)
     await adoption.run(group)
     assert group.access == before
-    assert "the cluster has rules or quotas of its own" in adoption.problem
+    assert "the cluster has its own rules or quotas" in adoption.problem
     assert (tmp_path / "access").exists()
 
 

@@ -2,7 +2,7 @@
 
 From Datadog's API reference, "Send logs" and "Submit metrics" (v2). A log is an object with a
 `message` and perhaps `ddsource`, `ddtags`, `hostname`, `service`, `status`, `timestamp` and
-attributes of its own. A series has points, tags and resources; a count becomes a delta sum over its
+its own attributes. A series has points, tags and resources; a count becomes a delta sum over its
 interval, and so does a rate, times its interval; a gauge, and a series of no type, a gauge.
 
 Datadog's agent sends series in protobuf: ``datadog.agentpayload.MetricPayload``.

@@ -251,7 +251,7 @@ class Names:
             except FileNotFoundError:
                 continue  # it went between the listing and now, or is a link that leads nowhere
             except OSError as error:
-                if not os.path.islink(path):  # noqa: PTH114 - which never raises; what a link leads to has a directory of its own
+                if not os.path.islink(path):  # noqa: PTH114 - which never raises; what a link leads to has its own directory
                     self._doubts[directory] = error
                 continue
             yield (status.st_dev, status.st_ino), path

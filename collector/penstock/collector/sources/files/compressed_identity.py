@@ -6,7 +6,7 @@ decompressed bytes, so reading goes on where it stopped.
 
 Older copies may begin with the same bytes, such as a long header, and were delivered long ago. So a
 checkpoint marks a file with the last bytes before a position, and with the time of its last write.
-A compressor keeps that time, or sets the later time of its own work, or keeps an earlier one if the
+A compressor keeps that time, or sets the later time at which it ran, or keeps an earlier one if the
 writer went on for a while after the rename: `Mark.is_as_new`.
 
 The fit of one compressed file (the first row that applies; `head` is what is known of the beginning

@@ -6,7 +6,7 @@ one directory of a source is not, the source polls. inotify does not tell everyt
 one either: a write through a memory map, through a hard link in another directory, or more events
 than the kernel's queue holds. That is why a source that watches looks at everything now and then.
 
-`watchfiles` reads the events on a thread of its own, which wakes the event loop.
+`watchfiles` reads the events on its own thread, which wakes the event loop.
 """
 
 import asyncio

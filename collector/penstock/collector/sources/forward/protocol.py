@@ -231,7 +231,7 @@ def decode_message(raw: bytes) -> list[Event | BadEntry]:
 
 
 def _refuse_foreign(signal: Any) -> None:
-    """1 and 2 are Fluent Bit's own metrics and traces, in formats of its own."""
+    """1 and 2 are Fluent Bit's own metrics and traces, in its own formats."""
     if signal != 0:
         raise UndecodableError(f"forward: fluent_signal {signal!r} is not logs"[:200])
 
@@ -446,7 +446,7 @@ class Handshake:
         return _pack(["HELO", options])
 
     def answer(self, ping: bytes) -> Pong:
-        """Judge the client's message, whatever it is."""
+        """Check the client's message, whatever it is."""
         fields = _fields(ping)
         if fields is None:
             return _refuse("a PING of six elements is expected")

@@ -276,7 +276,7 @@ class ForwardSource(Source):
             if not data:
                 raise RemoteProtocolError("the connection ended within the handshake")
             values = messages.cut(data)
-            if not values and size > READ_BYTES:  # a stranger gets no room for a whole message
+            if not values and size > READ_BYTES:  # no whole message before authentication
                 raise RemoteProtocolError(f"handshake above {READ_BYTES} bytes")
         pong = handshake.answer(values[0])
         writer.write(pong.frame)

@@ -17,7 +17,7 @@ async def get(
     body_bytes_max: int,
     context: ssl.SSLContext | None,
 ) -> Response:
-    """Fetch a URL on a connection of its own.
+    """Fetch a URL on a new connection.
 
     Args:
         url: ``http`` or ``https``; credentials in it are not used.

@@ -39,7 +39,7 @@ _SUN_PATH_BYTES = 107
 
 
 class Listener:
-    """Accepts connections, each handled by a task of its own, up to a number.
+    """Accepts connections, each handled by its own task, up to a number.
 
     Args:
         name: The source's name, for messages.
@@ -272,8 +272,8 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
 def _read_little(transport: asyncio.BaseTransport) -> None:
     """Ask the kernel for no more than is taken at a time: asyncio asks for four times as much.
 
-    A reader's limit, twice which is when asyncio pauses, does not bound one read. TLS has buffers
-    of its own.
+    A reader's limit, twice which is when asyncio pauses, does not bound one read. TLS has its own
+    buffers.
     """
     if hasattr(transport, "max_size"):
         transport.max_size = READ_BYTES

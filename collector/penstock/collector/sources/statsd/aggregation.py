@@ -5,7 +5,7 @@
     timer, histogram         delta exponential histogram; a sample of rate r counts 1/r times
     set                      gauge of how many different members there were
 
-A value with a time of its own was aggregated by its sender and is passed on as it is.
+A value with its own time was aggregated by its sender and is passed on as it is.
 """
 
 from collections import OrderedDict

@@ -639,11 +639,11 @@ def _order(name: str, arguments: list[_Part]) -> _Part:
     if arguments[1].is_constant and arguments[1].type in {"int", "number"}:
         bound = arguments[1].constant
 
-        def judge(fields: Fields) -> bool:
+        def holds(fields: Fields) -> bool:
             value = one(fields)
             return value.__class__ in NUMBERS and compare(value, bound)
 
-        return _Part("bool", judge)
+        return _Part("bool", holds)
 
     def judge_both(fields: Fields) -> bool:
         first, second = one(fields), other(fields)

@@ -91,7 +91,7 @@ def _refuse_the_same_seed(transforms: Mapping[str, TransformSettings]) -> None:
             before.add(other)
             earlier = transforms[other]
             if isinstance(earlier, LogsToMetricsSettings):
-                continue  # what it makes are records of its own
+                continue  # what it makes are new records
             waiting += earlier.inputs
             if (
                 other != name
@@ -103,7 +103,7 @@ def _refuse_the_same_seed(transforms: Mapping[str, TransformSettings]) -> None:
 
 
 def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: str) -> Graph:
-    """`build_graph`, whose mistakes are those of a configuration.
+    """`build_graph`, whose errors are those of a configuration.
 
     Raises:
         ConfigError: With the file, the keys, and what to do.

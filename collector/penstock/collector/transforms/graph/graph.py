@@ -54,7 +54,7 @@ class Chunk:
 
     Attributes:
         start: Position to read again from, to meet all of them.
-        resource: JSON, of the lines that have none of their own; empty when all are complete.
+        resource: JSON, of the lines without one; empty when all are complete.
         verdicts: The validator's on lines that are complete, of those where it is known already.
         ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
     """
@@ -245,7 +245,7 @@ class Graph:
         return [None if taker == OUTPUT else self.steps[taker] for taker in takers]
 
     def process(self, chunk: Chunk, now_ns: int) -> Outcome:
-        """Judge, change and sort records; `now_ns` is monotonic. Never raises for what they hold.
+        """Validate, change and route records, whatever they hold; `now_ns` is monotonic.
 
         Records of an unknown source, as one that was taken out of the configuration while the spool
         held some of its records, go straight to the output.
@@ -359,7 +359,7 @@ class Graph:
             walk.send(event, entry)
 
     def finish(self, event: Event, given: _Given, outcome: Outcome, start: int) -> None:
-        """Judge what the transforms made of a record, and put it into its batch."""
+        """Validate what the transforms made of a record, and put it into its batch."""
         line, accepted = given.complete, given.accepted
         if event.history:
             found = _validated(event.fields)

@@ -1,7 +1,7 @@
 """The graph as names: which transform takes whose records, and whether that makes sense.
 
 An input is the name of a source or of a transform; of a transform with several outputs,
-``NAME.OUTPUT``. Everything must lead to the output: what goes nowhere is a mistake, not a way to
+``NAME.OUTPUT``. Everything must lead to the output: what goes nowhere is an error, not a way to
 drop records.
 """
 
@@ -18,11 +18,11 @@ COPIES_MAX: Final = 64
 
 
 class WiringError(ValueError):
-    """The graph is wrong; one line for each mistake, beginning with the key it is about."""
+    """The graph is wrong; one line for each error, beginning with the key it is about."""
 
-    def __init__(self, mistakes: list[str]) -> None:
-        self.mistakes = mistakes
-        super().__init__("\n".join(mistakes))
+    def __init__(self, errors: list[str]) -> None:
+        self.errors = errors
+        super().__init__("\n".join(errors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _Draft:
     sources: list[str]
     outputs: Mapping[str, list[str]]
     inputs: Mapping[str, list[str]]
-    mistakes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     takers: dict[str, list[str]] = field(default_factory=dict)
 
     def ports(self) -> list[str]:
@@ -75,9 +75,9 @@ def wire(
     }
     draft = _Draft(list(sources), ports, inputs)
     for name in sorted(set(draft.sources) & set(ports)):
-        draft.mistakes.append(f"transforms.{name}: a source has that name, too; choose another")
+        draft.errors.append(f"transforms.{name}: a source has that name, too; choose another")
     for name in sorted({OUTPUT, "spool"} & set(ports)):
-        draft.mistakes.append(f"transforms.{name}: that name is taken; choose another")
+        draft.errors.append(f"transforms.{name}: that name is taken; choose another")
     draft.takers = {port: [] for port in draft.ports()}
     for name, given in inputs.items():
         _connect(draft, name, f"transforms.{name}.inputs", given)
@@ -94,27 +94,25 @@ def wire(
 
 
 def _refuse_mistakes(draft: _Draft) -> None:
-    if draft.mistakes:
-        raise WiringError(draft.mistakes)
+    if draft.errors:
+        raise WiringError(draft.errors)
 
 
 def _connect(draft: _Draft, name: str, key: str, given: list[str]) -> None:
     for index, port in enumerate(given):
         if port in draft.takers:
             if name in draft.takers[port]:
-                draft.mistakes.append(f"{key}.{index}: {port!r} is named twice")
+                draft.errors.append(f"{key}.{index}: {port!r} is named twice")
             else:
                 draft.takers[port].append(name)
         elif port in draft.outputs:
             known = ", ".join(draft.outputs[port])
-            draft.mistakes.append(f"{key}.{index}: {port!r} has several outputs; name one: {known}")
+            draft.errors.append(f"{key}.{index}: {port!r} has several outputs; name one: {known}")
         else:
             near = difflib.get_close_matches(port, draft.ports(), 1)
             known = ", ".join(draft.ports())
             hint = f"did you mean {near[0]}?" if near else f"there are {known}"
-            draft.mistakes.append(
-                f"{key}.{index}: there is no source or transform {port!r}; {hint}"
-            )
+            draft.errors.append(f"{key}.{index}: there is no source or transform {port!r}; {hint}")
 
 
 def _ordered(draft: _Draft) -> list[str]:
@@ -126,7 +124,7 @@ def _ordered(draft: _Draft) -> list[str]:
         ready = [name for name, needs in waiting.items() if needs <= set(order)]
         if not ready:
             circle = _circle(waiting)
-            draft.mistakes.append(
+            draft.errors.append(
                 f"transforms.{circle[0]}.inputs: records would go in a circle: "
                 + " -> ".join([*circle, circle[0]])
             )
@@ -157,7 +155,7 @@ def _refuse_loose_ends(draft: _Draft) -> None:
         if takers:
             continue
         kind = "sources" if port in draft.sources else "transforms"
-        draft.mistakes.append(
+        draft.errors.append(
             f"{kind}.{port}: nobody takes its records; add {port!r} to output.inputs or to a "
             "transform's inputs"
         )
@@ -170,7 +168,7 @@ def _refuse_floods(draft: _Draft, order: list[str]) -> None:
     for source in draft.sources:
         total = _total(copies, draft.takers[source])
         if total > COPIES_MAX:
-            draft.mistakes.append(
+            draft.errors.append(
                 f"sources.{source}: one record would become {total}; at most {COPIES_MAX} are "
                 "allowed"
             )

@@ -185,7 +185,7 @@ class History:
         return row if row is not None and row.start_s == start_s else None
 
     def _value(self, number: int, start_s: int, series: Series, column: int, unix_s: int) -> float:
-        """A value of a slot, of finer rows while it has no row of its own."""
+        """A value of a slot, of finer rows while it has no row itself."""
         row = self._row(number, start_s)
         if row is not None:
             return row.at(column)

@@ -67,7 +67,7 @@ class DedupCopies:
         self._copies: dict[tuple[str, int], _Copy] = {}
 
     async def fetch(self, node: str, key: PartitionId, leader_epoch: int) -> ProducerSnapshot:
-        """Ask a leader for what it remembers.
+        """Fetch a leader's dedup state.
 
         Raises:
             RefusedError: It does not lead, has too many to send, or sends more than is taken.

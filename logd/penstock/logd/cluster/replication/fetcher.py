@@ -1,7 +1,7 @@
 """The follower's end of a fetch session: what this node fetches from one leader's node.
 
 There is a connection while anything is fetched from there. When it breaks, every partition is told
-that its wish may be lost, and the next connection begins another session with everything.
+that its fetch may be lost, and the next connection begins another session with everything.
 """
 
 import asyncio
@@ -243,7 +243,7 @@ class Fetcher:
             self._room.set()
 
     def _lose(self, reason: str) -> None:
-        """The connection has ended; wishes that were under way may be lost."""
+        """The connection has ended; fetches that were in flight may be lost."""
         self._in_hand.clear()
         self._session = max(self._session + 1, self._clock.unix_ns())
         keys = self._asking.restart(self._session)

@@ -173,7 +173,7 @@ one is read. Each holds the bytes of one response."""
 
 _KEPT_S: Final = 1.0
 """Seconds that what was read is kept though it is not sent, when another wants its place: the
-catch-up pace may hold it back, or its wish may be gone."""
+catch-up pace may hold it back, or its fetch may be gone."""
 
 Place = tuple[int, int]
 """Leader epoch and offset: in one epoch what lies at an offset of its leader's log stays."""
@@ -654,7 +654,7 @@ class ReplicaFetchServer:
             if data:
                 draft.frames.append(data)
                 draft.count += found.count
-            elif found.start is not None:  # deleted before the wish could be met
+            elif found.start is not None:  # deleted before the fetch could be answered
                 answer = _out_of_range(answer, found.start)
             else:
                 self._hold(part.key)

@@ -213,7 +213,7 @@ def decode_range_request(body: bytes) -> RangeRequest:
 
 
 class DedupRequest(NamedTuple):
-    """Asks a leader for what it remembers of committed records.
+    """Fetches a leader's dedup state of committed records.
 
     Attributes:
         leader_epoch: Under which it is asked.

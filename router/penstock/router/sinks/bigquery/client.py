@@ -1,6 +1,6 @@
 """BigQuery's Storage Write API over gRPC: streams, appends, and what their errors mean.
 
-An append is a call of its own: one request, one answer, one limit for both. Codes are those of
+An append is its own call: one request, one answer, one limit for both. Codes are those of
 `google.rpc.Code`, and of the API's `StorageError` where that says more.
 """
 

@@ -17,8 +17,8 @@ letter: a log of more than 1 MB, or more than two hours ahead of (`logs_future_s
 router's clock (`logs_past_s`), and a point more than ten minutes ahead (`future_s`) or an hour
 behind (`past_s`; larger where "historical metrics ingestion" is on). It names no
 record that it refuses with 400: those are looked for in halves. What it rejects in an answer of 202
-it does not name either, so the whole request is laid aside. A limit of Datadog's rate of metrics
-says in `X-RateLimit-Reset` when to come again.
+it does not name either, so the whole request becomes dead letters. A limit of Datadog's rate of
+metrics says in `X-RateLimit-Reset` when to come again.
 """
 
 from typing import Annotated, Any, Final, Literal, Self

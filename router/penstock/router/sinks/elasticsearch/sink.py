@@ -16,7 +16,7 @@ record` the records as they lie in the log with `@timestamp`. The index may name
 index may have each as one `flattened` field (`penstock.router.sinks.elasticsearch.index_template`),
 into which a dotted name would not lead.
 
-Each document has an outcome of its own: what the destination has no room for now (429, 503) is sent
+Each document has its own outcome: what the destination has no room for now (429, 503) is sent
 again alone, what its mapping refuses (400) goes to the dead letters.
 """
 

@@ -3,7 +3,7 @@
 gRPC keeps a connection over which UNAVAILABLE comes, for it is the server's answer, and one that
 answers no more. The first may be to a backend that drains, the second is dead. So the channel is
 made again after either, and when it is `CONNECTION_AGE_S` old: a new one resolves the name again,
-and takes its addresses in an order of its own.
+and takes its addresses in its own order.
 """
 
 from typing import Any, Final

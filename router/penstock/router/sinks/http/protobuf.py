@@ -39,5 +39,5 @@ def field_varint(number: int, value: int) -> bytes:
 
 
 def field_double(number: int, value: float) -> bytes:
-    """A double; NaN with the bits of its own."""
+    """A double; NaN with its own bits."""
     return varint(number << 3 | 1) + struct.pack("<d", value)

@@ -1,6 +1,6 @@
 """Iceberg's catalogs by the library that knows them, and what may go wrong on the way there.
 
-The library's clients have no time limit, or one of their own: a catalog that takes a request and
+The library's clients have no time limit, or a fixed one: a catalog that takes a request and
 falls silent would hold the sink for ever. So they are given the sink's, each in its own way:
 
     rest             requests of its sessions, for the connection and for each read of an answer
@@ -114,7 +114,7 @@ def _hive(name: str, properties: Mapping[str, str]) -> Any:
 
 
 def _with_limit(transport: Any, limit_s: float) -> Any:
-    """A Thrift transport whose socket, which it keeps under a name of its own, has a limit."""
+    """A Thrift transport whose socket, which it keeps under its own name, has a limit."""
     sockets = [it for it in vars(transport).values() if hasattr(it, "setTimeout")]
     assert sockets, f"{type(transport).__name__} holds no socket"
     for socket in sockets:

@@ -1,4 +1,4 @@
-"""A JVM of its own for JDBC drivers: a question, an answer, and an end to what takes too long.
+"""A separate JVM for JDBC drivers: a question, an answer, and an end to what takes too long.
 
 JDBC has no limit that every driver keeps. So the drivers are in a process that can be ended at any
 moment; nor can what they print, load or leak reach the job. It runs `Jdbc.java`.

@@ -10,7 +10,7 @@ The table is made at the first connection unless `create: false`. Its columns ar
 `postgres`; `record` is the record's JSON, as it came, in a column for text. A row that is no record
 is in `raw`. Which types the columns have depends on the database; `column_types` says others.
 
-Drivers run in a process of their own, see `jdbc_process`. What an error means is known by SQLSTATE
+Drivers run in their own process, see `jdbc_process`. What an error means is known by SQLSTATE
 (ISO/IEC 9075, table 38), which databases extend, and by JDBC's categories of errors.
 """
 

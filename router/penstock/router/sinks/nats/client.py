@@ -1,4 +1,4 @@
-"""The connection of the NATS sink: an event loop in a thread of its own."""
+"""The connection of the NATS sink: an event loop in its own thread."""
 
 import asyncio
 import ssl

@@ -159,7 +159,7 @@ def _reader(kind: Descriptor) -> Callable[[Json], Json]:
     """Return a function from OTLP's JSON to a message's keywords.
 
     Ids are hex there, which protobuf's own JSON reader refuses. A message's fields are looked up
-    when the first one is read, for some hold messages of their own kind.
+    when the first one is read, for some hold messages of the same kind.
     """
     known: dict[str, tuple[str, Callable[[Any], Any]]] = {}
 

@@ -22,7 +22,7 @@ from penstock.router.sinks.sink import BatchNames, WriteResult
 
 _LOG_POSITION: Final = ("stream", "partition")
 _HOURS_MAX: Final = 100
-"""Hours, or days, for which a task makes files of their own. Hostile clocks may name any."""
+"""Hours, or days, for which a task makes separate files. Hostile clocks may name any."""
 
 _HOUR: Final = "penstock_hour"
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})

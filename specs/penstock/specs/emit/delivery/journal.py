@@ -8,7 +8,7 @@ long that it is full, `offer` says False, and it is counted.
 What the collector does not acknowledge soon is brought to the disk by the journal's thread; what is
 said meanwhile shares the next sync. A caller that must know that a record is there can wait for it.
 
-Each process has a file of its own, made with its first audit record and locked while the process
+Each process has its own file, made with its first audit record and locked while the process
 lives. Files of processes that died are adopted and delivered, under their own sender and resource.
 A file's name is its sender's: ``<the process's id>-<the boot's>-audit.spill``. The entry that says
 what was sent may not be on the disk when power fails, and what is sent again under a sequence that
