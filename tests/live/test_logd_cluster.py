@@ -41,7 +41,7 @@ class Held:
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return ()
 
-    def deaf(self) -> bool:
+    def unreachable(self) -> bool:
         return False
 
     def on_lease(self, *, held: bool) -> None:

@@ -17,7 +17,7 @@ from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, Re
 from penstock.logd.cli.server import advice
 from penstock.logd.client import Access, AsyncLogClient, LogClient
 from penstock.logd.errors import NoAnswerError, RefusedError, UnavailableError
-from penstock.logd.limits import STRANGERS_BESIDES
+from penstock.logd.limits import UNAUTHENTICATED_BESIDES
 from penstock.logd.security.authenticator import Authenticator
 from penstock.logd.security.principal import Principal
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
@@ -343,7 +343,7 @@ async def test_a_lower_minimum_would_be_noticed(callers: Callers) -> None:
         writer.close()
 
 
-STRANGERS_MAX = 4 + STRANGERS_BESIDES
+STRANGERS_MAX = 4 + UNAUTHENTICATED_BESIDES
 
 
 @pytest.mark.parametrize("clients", [None, ClientCertificates.OPTIONAL], ids=["plain", "tls"])
@@ -355,10 +355,10 @@ async def test_strangers_that_say_nothing_leave_room_for_who_is_known(
     async with serving(callers, callers.authenticator(), clients=clients) as (address, server):
         host, port = address.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(STRANGERS_MAX + 30)]
-        await wait_until_async(lambda: server.turned_away == 30)
+        await wait_until_async(lambda: server.connections_refused == 30)
         assert server.connections == STRANGERS_MAX
         await asyncio.to_thread(ask, address, known)
-        assert server.turned_away == 31
+        assert server.connections_refused == 31
         for one in silent[:31]:
             one.settimeout(60)
             assert one.recv(1) == b""

@@ -120,10 +120,10 @@ async def test_what_is_no_hello_ends_its_connection_only() -> None:
 
 
 async def test_nodes_that_say_nothing_leave_room_for_who_does() -> None:
-    async with subscription_manager(Recorder(), strangers_max=8) as (address, server):
+    async with subscription_manager(Recorder(), max_unauthenticated=8) as (address, server):
         host, port = address.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(20)]
-        await wait_until_async(lambda: server.turned_away == 12)
+        await wait_until_async(lambda: server.connections_refused == 12)
         async with linked(address) as link:
             await connected(link)
             assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"

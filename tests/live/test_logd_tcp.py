@@ -48,7 +48,7 @@ async def subscription_manager(
 ) -> AsyncIterator[int]:
     source = PeerTls.of(tls).server if tls else None
     listener = Listener(
-        serve, name="test", key="test", strangers_max=64, tls=source, handshake_s=handshake_s
+        serve, name="test", key="test", max_unauthenticated=64, tls=source, handshake_s=handshake_s
     )
     address = listener.listen("127.0.0.1:0")
     running = asyncio.create_task(listener.run())
@@ -163,7 +163,7 @@ def test_the_first_address_that_answers_is_taken() -> None:
 
 async def test_an_address_in_use_is_refused_with_the_key_to_change() -> None:
     async with subscription_manager(never) as port:
-        second = Listener(never, name="peer endpoint", key="peer", strangers_max=64)
+        second = Listener(never, name="peer endpoint", key="peer", max_unauthenticated=64)
         with pytest.raises(UnavailableError, match="cannot listen on") as refused:
             second.listen(f"127.0.0.1:{port}")
     assert "`peer`" in refused.value.fix
@@ -214,7 +214,7 @@ async def test_a_handshake_that_never_comes_ends(authority: Authority) -> None:
 
 
 async def test_the_listener_counts_its_connections() -> None:
-    listener = Listener(never, name="test", key="test", strangers_max=64)
+    listener = Listener(never, name="test", key="test", max_unauthenticated=64)
     port = int(listener.listen("127.0.0.1:0").rsplit(":", 1)[1])
     running = asyncio.create_task(listener.run())
     channel = await dial_local(port)

@@ -119,7 +119,7 @@ class CompactionWorld:
         self.pace = Pace(1 << 40, self, wait=self.wait, stopped=lambda: False)
 
     def remember(self) -> None:
-        self.compaction_scheduler.remembered(self.log.end_offset)
+        self.compaction_scheduler.snapshot_saved(self.log.end_offset)
 
     # Steps.
 

@@ -272,7 +272,7 @@ def lease_forgotten_at_start(code: Mutation) -> None:
 
     def start(raft: Raft) -> None:
         really(raft)
-        raft.heard_ns = -(1 << 62)
+        raft.last_contact_ns = -(1 << 62)
 
     really = Raft._start
     code.replace(Raft, "_start", start)

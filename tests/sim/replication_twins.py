@@ -272,8 +272,8 @@ def _disagreement_counts(code: Mutation) -> None:
     """A follower's end counts though its log was not compared."""
     fetched = Peer.fetched
 
-    def trust(peer: Peer, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
-        fetched(peer, fetch, agreed=True, remembers=remembers)
+    def trust(peer: Peer, fetch: Fetch, *, agreed: bool, dedup_agrees: bool | None) -> None:
+        fetched(peer, fetch, agreed=True, dedup_agrees=dedup_agrees)
         del agreed
 
     code.replace(Peer, "fetched", trust)
@@ -367,9 +367,9 @@ def _dedup_state_is_not_asked_for(code: Mutation) -> None:
     """Who has the records is in sync, whatever it remembers of those that were removed before."""
     fetched = Peer.fetched
 
-    def trust(peer: Peer, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
-        fetched(peer, fetch, agreed=agreed, remembers=True)
-        del remembers
+    def trust(peer: Peer, fetch: Fetch, *, agreed: bool, dedup_agrees: bool | None) -> None:
+        fetched(peer, fetch, agreed=agreed, dedup_agrees=True)
+        del dedup_agrees
 
     code.replace(Peer, "fetched", trust)
 

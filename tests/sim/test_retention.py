@@ -62,7 +62,7 @@ class World:
             high_watermark=lambda: self.high_watermark,
             clock=self,
         )
-        self.retention_task.remembered(1 << 62)
+        self.retention_task.snapshot_saved(1 << 62)
 
     def append(self) -> None:
         self.now_ns += self.random.randint(0, 3) * SECOND

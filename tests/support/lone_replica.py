@@ -101,7 +101,7 @@ class LoneReplica:
         """The log takes no writes any more."""
         _has_committed(self._replica.handle(StorageFailed(reason), now_ns))
 
-    def remembers(self) -> None:
+    def dedup_saved(self) -> None:
         """Nothing: no leader sends it what it remembers."""
 
 

@@ -36,7 +36,7 @@ class NoReplicas:
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return ()
 
-    def deaf(self) -> bool:
+    def unreachable(self) -> bool:
         return False
 
     def on_lease(self, *, held: bool) -> None:

@@ -94,11 +94,11 @@ class ActivityJournal:
         disk.sync_directory(path.parent)
         self._size = self._file.size()
         self.appended = self.synced = 0
-        self.passed_over = 0
+        self.skipped = 0
         self.problem = ""
         self.found = tuple(self._read())
-        if self.passed_over:
-            _log.warning("activity journal", path=str(path), lines_passed_over=self.passed_over)
+        if self.skipped:
+            _log.warning("activity journal", path=str(path), lines_skipped=self.skipped)
             self._rewrite(self.found)
 
     def append(self, event: Event) -> bool:
@@ -136,7 +136,7 @@ class ActivityJournal:
             if event is not None:
                 yield event
             elif line:
-                self.passed_over += 1
+                self.skipped += 1
 
     def _rewrite(self, events: Iterable[Event]) -> None:
         self._replace(b"".join(map(_line, events)))

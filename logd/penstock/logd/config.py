@@ -15,13 +15,13 @@ from penstock.logd.cluster.config import ClusterSection
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
 from penstock.logd.intake.admission import AdmissionPolicy
 from penstock.logd.liftbridge.config import GrpcSection
-from penstock.logd.limits import STRANGERS_BESIDES, STREAMS_MAX
+from penstock.logd.limits import STREAMS_MAX, UNAUTHENTICATED_BESIDES
 from penstock.logd.metadata.streams import (
     StreamConfig,
     activity_stream,
 )
 from penstock.logd.nats.config import NatsSettings
-from penstock.logd.security.config import AuthSection, Door, TlsSection, check_encrypted
+from penstock.logd.security.config import AuthSection, Endpoint, TlsSection, check_encrypted
 from penstock.logd.stream_options import ConfiguredStream
 from penstock.service import HostPort, Quantities, TracingSection
 
@@ -105,7 +105,7 @@ class LogdConfig(_Settings):
     max_quota_delay_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     tls: TlsSection | None = None
     auth: AuthSection = AuthSection()
-    insecure_listeners: tuple[Door, ...] = ()
+    insecure_listeners: tuple[Endpoint, ...] = ()
     encryption: EncryptionSection | None = None
     streams: tuple[ConfiguredStream, ...] = ()
     max_intake_bytes: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
@@ -149,7 +149,7 @@ class LogdConfig(_Settings):
     def connections(self) -> int:
         """Return the maximum of client connections, unauthenticated ones included."""
         grpc = 0 if self.grpc is None else self.grpc.max_connections
-        return 2 * self.max_connections + STRANGERS_BESIDES + grpc
+        return 2 * self.max_connections + UNAUTHENTICATED_BESIDES + grpc
 
     @property
     def cluster_section(self) -> ClusterSection:
@@ -181,8 +181,8 @@ class LogdConfig(_Settings):
 
     @model_validator(mode="after")
     def _check_doors(self) -> Self:
-        addresses: dict[Door, str] = {"fetch": self.fetch, "admin": self.admin}
-        encrypted: set[Door] = set() if self.tls is None else {"fetch", "admin", "grpc"}
+        addresses: dict[Endpoint, str] = {"fetch": self.fetch, "admin": self.admin}
+        encrypted: set[Endpoint] = set() if self.tls is None else {"fetch", "admin", "grpc"}
         if self.grpc is not None:
             addresses["grpc"] = self.grpc.listen
         if self.cluster is not None:

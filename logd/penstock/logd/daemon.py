@@ -255,7 +255,7 @@ class _Daemon:
             tls=self._reloader.fetch_tls(),
             authenticator=self._reloader.authenticator,
         )
-        self._reloader.count_door("fetch", self._server)
+        self._reloader.count_listener("fetch", self._server)
         self._grpc = self._make_grpc(access)
         self._hints = self._make_hints(access)
         self._telemetry = Telemetry(
@@ -435,7 +435,7 @@ class _Daemon:
             config, self._data_link, self._surroundings, clock, reachability, tls
         )
         if config.cluster is not None:
-            self._reloader.count_door("peer", engine.endpoint)
+            self._reloader.count_listener("peer", engine.endpoint)
         return engine
 
     def _peer_tls(self, section: ClusterSection) -> PeerTls | None:
@@ -464,7 +464,7 @@ class _Daemon:
             access,
             node=self._config.node,
             clock=SystemClock(),
-            door=GrpcListener(
+            listener=GrpcListener(
                 authenticator=self._reloader.authenticator,
                 tls=self._reloader.tls,
                 certificates=self._reloader.needs_certificates,

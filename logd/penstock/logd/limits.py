@@ -185,12 +185,12 @@ which Raft sends again, and requests are refused."""
 PEER_HELLO_SIZE_MAX: Final = 4096
 """Bytes of what a peer says first, when it is not known yet whose it is: a few names."""
 
-PEER_STRANGERS_MAX: Final = 256
+PEER_UNAUTHENTICATED_MAX: Final = 256
 """Connections to the peer endpoint that have not said yet which node's they are, handshakes under
 way included; a node makes two to each other one."""
 
 PEER_OPEN_FILES_PART: Final = 16
-"""Divisor of a small limit of open files; the result replaces `PEER_STRANGERS_MAX`."""
+"""Divisor of a small limit of open files; the result replaces `PEER_UNAUTHENTICATED_MAX`."""
 
 PEER_CONNECTIONS_PER_NODE: Final = 4
 """Connections with each other node of a cluster: two that this node made, and two of the other."""
@@ -243,7 +243,7 @@ SEARCHES_WAITING_MAX: Final = 128
 """Tokens with unknown keys that wait until the issuer has answered, over all endpoints; later
 requests are refused with the advice to come again."""
 
-STRANGERS_BESIDES: Final = 64
+UNAUTHENTICATED_BESIDES: Final = 64
 """Connections of `fetch` that have not said whose they are, beside as many as there
 may be of those that have: so all of them may come at once, after a restart."""
 

@@ -136,10 +136,10 @@ class Listeners:
         yield family("quota_delay_seconds", [(labels, ms / 1e3) for labels, ms in delays.items()])
 
     def not_let_in(
-        self, loop: asyncio.AbstractEventLoop, door: str, reason: str, peer: str
+        self, loop: asyncio.AbstractEventLoop, endpoint: str, reason: str, peer: str
     ) -> None:
         """Somebody has failed to say who they are; told on any thread."""
-        facts = {"door": door, "reason": reason, "peer": peer}
+        facts = {"door": endpoint, "reason": reason, "peer": peer}
         with suppress(RuntimeError):  # the loop is over
             loop.call_soon_threadsafe(partial(self.activity.record, "auth.failed", None, **facts))
 

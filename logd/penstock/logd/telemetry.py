@@ -169,7 +169,7 @@ def stage(partition: Partition) -> Stage:
             "segments_deleted": partition.retention_task.segments_deleted,
             "bytes_deleted": partition.retention_task.bytes_deleted,
             "intake_bytes_held": partition.budget.held,
-            "skipped": partition.publish_queue.passed_over,
+            "skipped": partition.publish_queue.skipped,
             **_compaction(partition),
             "acks_pending": partition.publish_queue.pending_acks,
             "dedup_ids": len(partition.intake.dedup.message_ids),
@@ -271,9 +271,7 @@ class _Scrape(Collector):
 _OF_STREAM: Final[Mapping[str, Callable[[Partition | OfflinePartition], float]]] = {
     "records_received": lambda it: it.intake.counts.received,
     "bytes_received": lambda it: it.intake.counts.received_bytes,
-    "messages_skipped": lambda it: (
-        (it.publish_queue if isinstance(it, Partition) else it).passed_over
-    ),
+    "messages_skipped": lambda it: (it.publish_queue if isinstance(it, Partition) else it).skipped,
     "stream_failed": lambda it: isinstance(it, OfflinePartition) or bool(it.failure),
 }
 _OF_PARTITION: Final[Mapping[str, Callable[[Partition], float]]] = {

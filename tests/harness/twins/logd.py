@@ -51,7 +51,7 @@ def _ids_not_saved_before_deleting() -> Patches:
     """Retention deletes records whose ids nobody has written down."""
 
     def deletes_at_once(retention_task: RetentionTask) -> bool:
-        retention_task.remembered(1 << 60)
+        retention_task.snapshot_saved(1 << 60)
         return step(retention_task)
 
     step = RetentionTask.step

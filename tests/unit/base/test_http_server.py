@@ -252,7 +252,7 @@ async def test_connections_that_have_asked_for_nothing_make_room(said: bytes) ->
             b"HTTP/1.1 200"
         )
         assert await rest(idle[0]) == b""
-        assert server.turned_away == 1
+        assert server.connections_refused == 1
         await leave(*idle)
         await wait_until_async(lambda: server.connections == 0)
 
@@ -273,7 +273,7 @@ async def test_one_more_than_all_that_have_asked_is_closed() -> None:
             writer.write(GET)
         await wait_until_async(lambda: asked == len(busy))
         assert await say(port, GET) == b""
-        assert server.turned_away == 1
+        assert server.connections_refused == 1
         go_on.set()
         assert [(await rest(one))[:12] for one in busy] == [b"HTTP/1.1 200"] * len(busy)
         await leave(*busy)

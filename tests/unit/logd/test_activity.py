@@ -227,7 +227,7 @@ def test_a_line_that_was_cut_or_changed_is_passed_over(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1].replace(b"stream", b"strean") + lines[2] + lines[3][:-9])
     found = ActivityJournal(path)
-    assert (found.found, found.passed_over) == ((events[0], events[2]), 2)
+    assert (found.found, found.skipped) == ((events[0], events[2]), 2)
     found.append(events[3])  # behind what was whole
     assert ActivityJournal(path).found == (events[0], events[2], events[3])
 

@@ -24,7 +24,7 @@ from penstock.logd.client import (
     calls,
 )
 from penstock.logd.client.decoder import ResponseDecoder
-from penstock.logd.client.following import PAUSE_MAX_S, Committing, Following, Patience
+from penstock.logd.client.following import PAUSE_MAX_S, Committing, Following, RetryBackoff
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.format.frame import encode_header
@@ -140,7 +140,7 @@ def test_a_start_in_time_is_asked_for_in_nanoseconds() -> None:
 def test_pauses_grow_to_a_bound_and_end_at_the_deadline(seed: int, tries: int) -> None:
     error, now_ns = UnavailableError("away"), 0
     for retry_s in (None, 20.0):
-        patience, now_ns = Patience(retry_s, random.Random(seed)), 0
+        patience, now_ns = RetryBackoff(retry_s, random.Random(seed)), 0
         for _ in range(tries):
             try:
                 pause_s = patience.pause(error, now_ns)

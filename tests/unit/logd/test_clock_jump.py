@@ -74,7 +74,7 @@ class World:
 
     def look(self) -> int:
         """Let retention do what is due; where the log begins then."""
-        self.retention_task.remembered(1 << 40)
+        self.retention_task.snapshot_saved(1 << 40)
         for _ in range(10):
             self.wait(1)
             self.retention_task.step()

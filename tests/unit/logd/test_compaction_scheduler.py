@@ -50,7 +50,7 @@ class World:
         self.log = CommitLog.open(directory, LogConfig(), disk=self.disk, now_ns=self.unix_ns)
         self.begin()
 
-    def begin(self, remembered: int = 1 << 40) -> None:
+    def begin(self, saved_below: int = 1 << 40) -> None:
         self.compaction_scheduler = CompactionScheduler(
             self.log,
             self.config,
@@ -61,7 +61,7 @@ class World:
             ),
             clock=self,
         )
-        self.compaction_scheduler.remembered(remembered)
+        self.compaction_scheduler.snapshot_saved(saved_below)
         self.pace = Pace(1 << 40, self, wait=self.wait, stopped=lambda: False)
 
     def unix_ns(self) -> int:
@@ -137,10 +137,10 @@ def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(mak
     world.work()
     assert len(world.records()) == 2
     world.high_watermark = 1
-    world.begin(remembered=1)
+    world.begin(saved_below=1)
     world.work(1)
     assert (len(world.records()), world.asked) == (2, ["memory"])
-    world.compaction_scheduler.remembered(2)
+    world.compaction_scheduler.snapshot_saved(2)
     assert world.compaction_scheduler.due_ns <= world.now_ns
     world.work(1)
     assert world.records() == {1: (b"a", b"2")}
@@ -148,11 +148,11 @@ def test_nothing_happens_above_the_high_watermark_or_before_it_is_remembered(mak
 
 def test_a_stream_that_seals_faster_than_it_remembers_is_compacted_all_the_same(make: Make) -> None:
     world = make()
-    world.begin(remembered=0)
+    world.begin(saved_below=0)
     for number in range(10):
         world.append((b"a", b"%d" % number), (b"b", b"%d" % number))
         world.work(1)
-        world.compaction_scheduler.remembered(
+        world.compaction_scheduler.snapshot_saved(
             2 * number
         )  # the answer comes when there is another segment
     assert world.compaction_scheduler.counts.passes > 2
@@ -190,10 +190,10 @@ def test_small_segments_are_merged_and_retention_is_heeded(make: Make) -> None:
     world = make(PLAIN)
     for number in range(8):
         world.append((None, b"%d" % number))
-    world.compaction_scheduler.resting = True
+    world.compaction_scheduler.paused = True
     world.work()
     assert world.log.segment_count == 9
-    world.compaction_scheduler.resting = False
+    world.compaction_scheduler.paused = False
     world.work()
     assert world.log.segment_count == 2
     assert len(world.records()) == 8
@@ -317,7 +317,7 @@ def test_a_bug_in_compaction_is_counted_and_tried_again_later(tmp_path: Path) ->
     broken = Broken(
         log, PLAIN, settings, high_watermark=lambda: 99, wants=wants, clock=SystemClock()
     )
-    broken.remembered(1)  # there is something to do at once
+    broken.snapshot_saved(1)  # there is something to do at once
     compaction_thread = CompactionThread(settings, SystemClock())
     compaction_thread.add(broken)
     compaction_thread.start()
@@ -379,7 +379,7 @@ def test_a_log_that_is_removed_is_left_at_once_and_the_others_are_not(tmp_path: 
         made = kind(
             log, PLAIN, settings, high_watermark=lambda: 99, wants=wants, clock=SystemClock()
         )
-        made.remembered(99)
+        made.snapshot_saved(99)
         return made
 
     settings = CompactionSettings(interval_s=0.05, bytes_per_s_max=1 << 16)

@@ -34,7 +34,7 @@ from penstock.logd.partition.log_writer import (
     Patched,
     ProducerSnapshotSynced,
     ProducerSnapshotWanted,
-    Remembered,
+    SnapshotSaved,
     StartMoved,
     WasReset,
     WriterPool,
@@ -360,8 +360,8 @@ def test_a_follower_deletes_as_its_leader_did_once_it_is_remembered(tmp_path: Pa
         world.writer.enqueue(fetched([make_frame(offset, bytes(100), epoch=1)]))
         world.writer.enqueue(LogCommand.SEAL)
     world.writer.enqueue(DeleteBefore(3))
-    world.writer.enqueue(Remembered(2))
-    world.writer.enqueue(Remembered(3))
+    world.writer.enqueue(SnapshotSaved(2))
+    world.writer.enqueue(SnapshotSaved(3))
     world.writer.start()
     wait_until(lambda: StartMoved(3) in world.outcomes)
     world.writer.close()

@@ -79,9 +79,9 @@ def test_nothing_is_deleted_before_it_is_remembered_then_one_segment_a_step(
     clock.now_ns += 30 * SECOND
     assert retention_task.step(), "asked again in the next interval"
     assert log.start_offset == 0
-    retention_task.remembered(11)
+    retention_task.snapshot_saved(11)
     assert retention_task.step(), "the third segment ends at 12"
-    retention_task.remembered(16)
+    retention_task.snapshot_saved(16)
     for start in (4, 8, 12):
         assert retention_task.due_ns() == clock.now_ns
         assert not retention_task.step()
@@ -106,7 +106,7 @@ def test_a_log_without_limits_is_never_looked_at(log: CommitLog, clock: ManualCl
 
 def test_a_sealed_segment_is_reason_to_look_at_once(log: CommitLog, clock: ManualClock) -> None:
     retention_task = make_retention_task(log, clock)
-    retention_task.remembered(1 << 40)
+    retention_task.snapshot_saved(1 << 40)
     assert not retention_task.step()
     fill(log, 2)
     assert not retention_task.step()
@@ -116,7 +116,7 @@ def test_a_sealed_segment_is_reason_to_look_at_once(log: CommitLog, clock: Manua
 def test_the_high_watermark_holds_deletion_back(log: CommitLog, clock: ManualClock) -> None:
     fill(log, 4)
     retention_task = make_retention_task(log, clock, high_watermark=8)
-    retention_task.remembered(1 << 40)
+    retention_task.snapshot_saved(1 << 40)
     for _ in range(10):
         retention_task.step()
         clock.now_ns += SECOND
@@ -130,7 +130,7 @@ def test_a_record_of_the_future_counts_as_of_its_arrival(
     log.append([make_frame(0, b"x", timestamp_ns=clock.now_ns * 2)])
     log.sync()
     retention_task = RetentionTask(log, config, interval_s=1, high_watermark=lambda: 0, clock=clock)
-    retention_task.remembered(1 << 40)
+    retention_task.snapshot_saved(1 << 40)
     for age_s, start in ((0, 0), (59, 0), (1, 1)):
         clock.now_ns += age_s * SECOND
         for _ in range(3):
@@ -248,7 +248,7 @@ def test_a_follower_decides_nothing_and_deletes_whole_segments_below_its_leaders
     assert retention_task.due_ns() is None, "its own limit of 4 messages is not looked at"
     retention_task.delete_before(11)
     assert retention_task.step(), "not before it is remembered"
-    retention_task.remembered(8)
+    retention_task.snapshot_saved(8)
     for start in (4, 8):
         assert not retention_task.step()
         assert log.start_offset == start
@@ -272,7 +272,7 @@ def test_what_was_to_be_deleted_before_a_cut_is_not_after_it(
     retention_task.was_cut()
     fill(log, 3)
     clock.now_ns += 60 * SECOND
-    retention_task.remembered(99)
+    retention_task.snapshot_saved(99)
     assert not retention_task.step()
     assert log.start_offset == 0
 
@@ -284,7 +284,7 @@ def test_what_is_purged_goes_whatever_is_to_be_kept_the_active_segment_too(
     log.append(make_frames(log.end_offset, [b"x"] * 3))
     retention_task = make_retention_task(log, clock)
     retention_task.leading = False
-    retention_task.remembered(1 << 40)
+    retention_task.snapshot_saved(1 << 40)
     retention_task.purge_before(10)
     for _ in range(4):
         retention_task.step()
@@ -313,7 +313,7 @@ def test_a_purge_waits_for_what_is_remembered_and_ends_with_a_cut(
     assert log.start_offset == 0
     log.truncate_to(4)
     retention_task.was_cut()
-    retention_task.remembered(1 << 40)
+    retention_task.snapshot_saved(1 << 40)
     for _ in range(3):
         retention_task.step()
         clock.now_ns += SECOND

@@ -308,7 +308,7 @@ class HttpServer:
 
     Attributes:
         connections: Open now.
-        turned_away: Connections that made room for others, or found none.
+        connections_refused: Connections that made room for others, or found none.
     """
 
     def __init__(
@@ -325,7 +325,7 @@ class HttpServer:
         self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._silent: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
         self.connections = 0
-        self.turned_away = 0
+        self.connections_refused = 0
 
     async def listen(self, host: str, port: int, *, family: int = 0) -> int:
         """Listen; returns the port in use.
@@ -384,7 +384,7 @@ class HttpServer:
         """Return whether one more may connect; the oldest that has sent no request makes room."""
         if self.connections < self._limits.max_connections:
             return True
-        self.turned_away += 1
+        self.connections_refused += 1
         first = next(iter(self._silent), None)
         if first is None or self.connections >= 2 * self._limits.max_connections:
             return False  # all have asked, or as many are still leaving

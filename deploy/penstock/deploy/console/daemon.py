@@ -211,7 +211,7 @@ class Console:
             "penstock_console_connections_refused",
             "Connections refused because a bound on connections was reached.",
         )
-        away.add_metric([], self._server.turned_away)
+        away.add_metric([], self._server.connections_refused)
         connections = GaugeMetricFamily(
             "penstock_console_connections", "Open connections of browsers."
         )

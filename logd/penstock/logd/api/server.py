@@ -47,7 +47,7 @@ from penstock.logd.errors import (
     NotReadyError,
     RefusedError,
 )
-from penstock.logd.limits import AUTHENTICATE_S, STRANGERS_BESIDES, UPLOADS_MAX
+from penstock.logd.limits import AUTHENTICATE_S, UNAUTHENTICATED_BESIDES, UPLOADS_MAX
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.listener import Listener
 from penstock.logd.security.authenticator import Authenticator
@@ -521,7 +521,7 @@ class FetchServer:
             name="fetch endpoint",
             key="fetch",
             tls=tls,
-            strangers_max=limits.max_connections + STRANGERS_BESIDES,
+            max_unauthenticated=limits.max_connections + UNAUTHENTICATED_BESIDES,
         )
 
     @property
@@ -535,9 +535,9 @@ class FetchServer:
         return self._listener.handshakes_failed
 
     @property
-    def turned_away(self) -> int:
+    def connections_refused(self) -> int:
         """Connections that had not said whose they are, closed for others."""
-        return self._listener.turned_away
+        return self._listener.connections_refused
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -576,7 +576,7 @@ class FetchServer:
         if self._listener.known >= limit:
             message = f"there are {limit} connections already"
             raise RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit)
-        self._listener.vouch()
+        self._listener.mark_authenticated()
 
     def admit(self, request: Document, caller: Principal) -> None:
         try:

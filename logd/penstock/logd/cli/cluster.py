@@ -542,17 +542,17 @@ def _missing(server: str) -> tuple[str, str] | None:
 
 
 @cluster.command("step-down", epilog="Example: penstock logd cluster step-down --to logd-2")
-@click.option("--to", "heir", metavar="NODE", help="The new controller. Default: any other node.")
+@click.option("--to", "target", metavar="NODE", help="The new controller. Default: any other node.")
 @server_option
 @json_option()
-def step_down(heir: str | None, server: str, as_json: bool) -> None:
+def step_down(target: str | None, server: str, as_json: bool) -> None:
     """Have another node be the controller, which decides who leads what.
 
     Before that node is taken away, or because it is slow. Leaders of partitions stay who they are:
     a node that is stopped hands those over itself, `drain` moves them off, `rebalance` evens out.
     """
     with asking(server) as log:
-        controller = log.step_down(heir)
+        controller = log.step_down(target)
     tell(f"node {controller} is the controller", {"controller": controller}, as_json=as_json)
 
 

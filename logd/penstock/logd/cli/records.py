@@ -51,7 +51,7 @@ from penstock.logd.cli.server import (
 )
 from penstock.logd.client import Access, Fetched, LogClient
 from penstock.logd.client.calls import Call
-from penstock.logd.client.following import Patience, passes
+from penstock.logd.client.following import RetryBackoff, passes
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, decode_body, encode_body, stream_prefix
 from penstock.logd.format.frame import FrameHeader
@@ -222,7 +222,7 @@ class _SessionReader(LogClient):
             return self._behind(call, int(error.detail["latest"]))
 
     def _patiently(self, call: Call[Answer]) -> Answer:
-        patience = Patience(self._session.retry_s, random.Random())  # noqa: S311 - jitter
+        backoff = RetryBackoff(self._session.retry_s, random.Random())  # noqa: S311 - jitter
         waits = False
         while True:
             try:
@@ -232,7 +232,7 @@ class _SessionReader(LogClient):
                     raise
                 if not self._has_read or not call.repeatable:
                     raise
-                pause_s = patience.pause(error, monotonic_ns())
+                pause_s = backoff.pause(error, monotonic_ns())
                 if not waits:
                     waits = True
                     click.echo(f"{safe(str(error))}; it is tried again", err=True)

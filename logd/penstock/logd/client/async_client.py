@@ -25,8 +25,8 @@ from penstock.logd.client.following import (
     Following,
     FollowOptions,
     Item,
-    Patience,
     Position,
+    RetryBackoff,
     Rows,
     begin,
     single,
@@ -362,13 +362,13 @@ class AsyncLogClient:
         """
         return await self.ask(calls.elect(stream, partition))
 
-    async def step_down(self, heir: str | None = None) -> str:
+    async def step_down(self, target: str | None = None) -> str:
         """Have another node be the controller, that one or any; which one is then.
 
         Raises:
             RefusedError: `NO_HEIR`: it is not there, or none is.
         """
-        return await self.ask(calls.step_down(heir))
+        return await self.ask(calls.step_down(target))
 
     async def gaps(self, node: str | None = None) -> dict[str, Any]:
         """Return a node's ingest gaps and the damaged ranges of its logs.
@@ -558,7 +558,7 @@ class AsyncLogClient:
     ) -> AsyncGenerator[Rows | int, None]:
         """`follow_batches` that also yields, after each answer, how far it has looked (offset)."""
         reading = Following(self.server, stream, start, options)
-        patience = Patience(options.retry_s, self._rng)
+        backoff = RetryBackoff(options.retry_s, self._rng)
         while True:
             try:
                 try:
@@ -567,9 +567,9 @@ class AsyncLogClient:
                     reading.refused(refusal)
                     continue
             except UnavailableError as error:
-                await asyncio.sleep(patience.pause(error, monotonic_ns()))
+                await asyncio.sleep(backoff.pause(error, monotonic_ns()))
                 continue
-            patience.succeeded()
+            backoff.succeeded()
             for rows in reading.take(answer):
                 yield rows
             yield reading.offset

@@ -202,9 +202,9 @@ def purge(stream: str, partition: int, before: int) -> Call[int]:
     return make(request, lambda header, _: int(header["start_offset"]))
 
 
-def step_down(heir: str | None) -> Call[str]:
+def step_down(target: str | None) -> Call[str]:
     """Have another node be the controller."""
-    return make(operations.StepDown(heir=heir), lambda header, _: str(header["controller"]))
+    return make(operations.StepDown(heir=target), lambda header, _: str(header["controller"]))
 
 
 def gaps(node: str | None) -> Call[Document]:

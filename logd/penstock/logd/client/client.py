@@ -22,8 +22,8 @@ from penstock.logd.client.following import (
     Following,
     FollowOptions,
     Item,
-    Patience,
     Position,
+    RetryBackoff,
     Rows,
     begin,
     single,
@@ -348,13 +348,13 @@ class LogClient:
         """
         return self.ask(calls.elect(stream, partition))
 
-    def step_down(self, heir: str | None = None) -> str:
+    def step_down(self, target: str | None = None) -> str:
         """Have another node be the controller, that one or any; which one is then.
 
         Raises:
             RefusedError: `NO_HEIR`: it is not there, or none is.
         """
-        return self.ask(calls.step_down(heir))
+        return self.ask(calls.step_down(target))
 
     def gaps(self, node: str | None = None) -> dict[str, Any]:
         """Return a node's ingest gaps and the damaged ranges of its logs.
@@ -542,7 +542,7 @@ class LogClient:
     ) -> Generator[Rows | int, None, None]:
         """`follow_batches` that also yields, after each answer, how far it has looked (offset)."""
         reading = Following(self.server, stream, start, options)
-        patience = Patience(options.retry_s, self._rng)
+        backoff = RetryBackoff(options.retry_s, self._rng)
         while True:
             try:
                 try:
@@ -551,9 +551,9 @@ class LogClient:
                     reading.refused(refusal)
                     continue
             except UnavailableError as error:
-                time.sleep(patience.pause(error, monotonic_ns()))
+                time.sleep(backoff.pause(error, monotonic_ns()))
                 continue
-            patience.succeeded()
+            backoff.succeeded()
             yield from reading.take(answer)
             yield reading.offset
 

@@ -4,7 +4,7 @@ The driver of a client asks for `next_call`, makes the call, and hands over what
 
     an answer      `take` gives its frames, cut to what has not been given yet
     a refusal      `refused` moves on where the caller allowed it, and raises where not
-    unavailable    `Backoff.pause` says how long to wait, and raises when it has been too long
+    unavailable    `RetryBackoff.pause` says how long to wait, and raises when it has been too long
 """
 
 import random
@@ -162,7 +162,7 @@ class Following:
         self.offset = position
 
 
-class Patience:
+class RetryBackoff:
     """Backoff towards an absent server: doubling pauses with jitter, up to a deadline.
 
     Args:

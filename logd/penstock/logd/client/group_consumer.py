@@ -27,8 +27,8 @@ from penstock.logd.client.following import (
     Committing,
     FollowOptions,
     OutOfRange,
-    Patience,
     Position,
+    RetryBackoff,
     Rows,
     passes,
     position_request,
@@ -582,16 +582,16 @@ class Membership:
 
     async def _insist(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Ask until it is answered, or refused for good."""
-        patience = Patience(None, self._rng, pause_max_s=0.5)
+        backoff = RetryBackoff(None, self._rng, pause_max_s=0.5)
         while True:
             try:
                 return await ask()
             except RefusedError as error:
                 if not passes(error):
                     raise
-                pause_s = patience.pause(error, monotonic_ns())
+                pause_s = backoff.pause(error, monotonic_ns())
             except UnavailableError as error:
-                pause_s = patience.pause(error, monotonic_ns())
+                pause_s = backoff.pause(error, monotonic_ns())
             await asyncio.sleep(pause_s)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from penstock.logd.api.operations import Document
 from penstock.logd.client import calls
 from penstock.logd.client.calls import Call, ToNode, ToPartition
-from penstock.logd.client.following import Patience
+from penstock.logd.client.following import RetryBackoff
 from penstock.logd.client.models import ClusterInfo, Described
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError, UnsettledError
 
@@ -244,10 +244,10 @@ class CallAttempt:
         self._router = router
         self._call = call
         self._questions: deque[Call[Any]] = deque()
-        self._patience = Patience(
+        self._backoff = RetryBackoff(
             router.timeout_s + call.wait_s, router.rng, pause_max_s=PAUSE_MAX_S
         )
-        self._patience.failed(now_ns)
+        self._backoff.failed(now_ns)
         self._pause_s = 0.0
         self._replica = router.may_use_replica(call)
         self._troubles = self._failures = 0
@@ -360,7 +360,7 @@ class CallAttempt:
     def _trouble(self, error: LogdError, now_ns: int, *, ask: bool) -> None:
         """Try again, the first time at once; `ask` who there is and who leads before."""
         if not self._first:
-            self._pause_s = self._patience.pause(error, now_ns)
+            self._pause_s = self._backoff.pause(error, now_ns)
         self._troubles += 1
         if ask:
             self._questions.clear()

@@ -72,14 +72,14 @@ class ControllerClient:
                 `TOO_MANY_STREAMS`: the controller itself has too few open files.
             UnavailableError: Not in time; it may still be done.
         """
-        wish = {
+        request = {
             "config": config,
             "options": options,
             "partitions": partitions,
             "nonce": secrets.token_hex(8),
             "creator": creator,
         }
-        answer = await self._ask("create_stream", wish, timeout_s)
+        answer = await self._ask("create_stream", request, timeout_s)
         done: Done = read_as(Done, answer, where="answer of the controller")
         return done
 
@@ -91,14 +91,14 @@ class ControllerClient:
         """
         await self._ask("rebalance", {}, timeout_s)
 
-    async def step_down(self, heir: str | None, *, timeout_s: float) -> str:
+    async def step_down(self, target: str | None, *, timeout_s: float) -> str:
         """Have another node lead the metadata group; which one.
 
         Raises:
             RefusedError: `NO_HEIR`.
             UnavailableError: Not in time.
         """
-        answer = await self._ask("step_down", {"heir": heir}, timeout_s)
+        answer = await self._ask("step_down", {"heir": target}, timeout_s)
         return str(answer["controller"])
 
     async def elect(self, key: PartitionKey, *, timeout_s: float) -> Document:
@@ -112,8 +112,8 @@ class ControllerClient:
             RefusedError: `HAS_LEADER`, `IN_SYNC_ALIVE`, `NO_REPLICA`.
             UnavailableError: Not in time; it may still be done.
         """
-        wish = {"stream": key.stream, "partition": key.partition}
-        return await self._ask("elect_unclean", wish, timeout_s)
+        request = {"stream": key.stream, "partition": key.partition}
+        return await self._ask("elect_unclean", request, timeout_s)
 
     async def beat(self, beat: MemberBeat, *, timeout_s: float) -> MemberAnswer:
         """Tell the coordinator of groups that a member is there.
@@ -134,8 +134,8 @@ class ControllerClient:
         """
         await self._ask("group_leave", {"group": group, "member": member}, timeout_s)
 
-    async def _ask(self, api: str, wish: Document, timeout_s: float) -> Document:
-        body = write_document(wish)
+    async def _ask(self, api: str, request: Document, timeout_s: float) -> Document:
+        body = write_document(request)
         problem: Exception = UnavailableError("no node leads")
         try:
             async with asyncio.timeout(timeout_s):
@@ -170,7 +170,7 @@ class ControllerClient:
 
         return answer
 
-    async def _create(self, wish: Document) -> Document:
+    async def _create(self, request: Document) -> Document:
         where = "create_stream"
         controller = self._node.controlling.controller
         if not controller.knows_nodes():
@@ -179,44 +179,44 @@ class ControllerClient:
         command = place_stream(
             self._node.group.state,
             controller.live(),
-            read_as(StreamConfig, wish.get("config"), where=where),
-            read_as(ReplicationOptions, wish.get("options"), where=where),
-            partitions=read_as(int, wish.get("partitions"), where=where),
-            nonce=read_as(str, wish.get("nonce"), where=where),
+            read_as(StreamConfig, request.get("config"), where=where),
+            read_as(ReplicationOptions, request.get("options"), where=where),
+            partitions=read_as(int, request.get("partitions"), where=where),
+            nonce=read_as(str, request.get("nonce"), where=where),
         )
         if command.config.name not in self._node.group.state.streams:
             here = [one for one in command.placements if self._node.name in one.replicas]
             self._check_files(len(here))
-        command = replace(command, creator=read_as(str, wish.get("creator", ""), where=where))
+        command = replace(command, creator=read_as(str, request.get("creator", ""), where=where))
         result = await self._node.group.change(command, timeout_s=_APPLY_S)
         if isinstance(result, Refused):
             raise RefusedError(result.code, result.message)
         assert isinstance(result, Done), result
         return {"changed": result.changed, "incarnation": result.incarnation}
 
-    async def _rebalance(self, wish: Document) -> Document:
-        del wish
+    async def _rebalance(self, request: Document) -> Document:
+        del request
         self._node.controlling.rebalance()
         return {}
 
-    async def _step_down(self, wish: Document) -> Document:
-        heir = wish.get("heir")
-        if heir == self._node.name:  # it is the controller already
-            return {"controller": heir}
-        heirs = self._node.heirs()
-        if (heir is not None and heir not in heirs) or not heirs:
-            message = f"node {heir or 'other than ' + self._node.name} is not there to decide"
+    async def _step_down(self, request: Document) -> Document:
+        target = request.get("heir")
+        if target == self._node.name:  # it is the controller already
+            return {"controller": target}
+        candidates = self._node.candidates()
+        if (target is not None and target not in candidates) or not candidates:
+            message = f"node {target or 'other than ' + self._node.name} is not there to decide"
             raise RefusedError(
-                "NO_HEIR", f"{message}; those that are: {', '.join(heirs) or 'none'}"
+                "NO_HEIR", f"{message}; those that are: {', '.join(candidates) or 'none'}"
             )
-        await self._node.hand_over(_ELECT_S, heir=heir)
+        await self._node.hand_over(_ELECT_S, target=target)
         leader = self._node.group.leader
         if leader in (None, self._node.name):
-            raise RefusedError("NOT_YET", f"node {heir or heirs[0]} has not taken over yet")
+            raise RefusedError("NOT_YET", f"node {target or candidates[0]} has not taken over yet")
         return {"controller": leader}
 
-    async def _elect(self, wish: Document) -> Document:
-        key = PartitionKey(str(wish["stream"]), int(wish["partition"]))
+    async def _elect(self, request: Document) -> Document:
+        key = PartitionKey(str(request["stream"]), int(request["partition"]))
         controller, state = self._node.controlling.controller, self._node.group.state
         before = state.partition(key)
         refused = self._node.controlling.force(key)
@@ -234,12 +234,12 @@ class ControllerClient:
             await asyncio.sleep(_AGAIN_S / 5)
         raise RefusedError("NOT_YET", f"{key.stream}/{key.partition}: nothing was decided")
 
-    async def _beat(self, wish: Document) -> Document:
-        beat = read_as(MemberBeat, wish.get("beat"), where="group_beat")
+    async def _beat(self, request: Document) -> Document:
+        beat = read_as(MemberBeat, request.get("beat"), where="group_beat")
         return {"answer": self._node.controlling.coordinating.hear(beat)}
 
-    async def _leave(self, wish: Document) -> Document:
-        self._node.controlling.coordinating.leave(str(wish["group"]), str(wish["member"]))
+    async def _leave(self, request: Document) -> Document:
+        self._node.controlling.coordinating.leave(str(request["group"]), str(request["member"]))
         return {}
 
 

@@ -44,7 +44,7 @@ from penstock.logd.errors import (
 from penstock.logd.limits import (
     PEER_CONNECTIONS_PER_NODE,
     PEER_OPEN_FILES_PART,
-    PEER_STRANGERS_MAX,
+    PEER_UNAUTHENTICATED_MAX,
 )
 from penstock.logd.metadata.access import AccessCommand, AccessTable
 from penstock.logd.metadata.codec import Document
@@ -636,7 +636,7 @@ def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
     if config.cluster is None:  # no other node can come
         return Descriptors.raised(config.connections())
     others = PEER_CONNECTIONS_PER_NODE * max(len(section.founders) - 1, 0)
-    unknown = connections_within(PEER_STRANGERS_MAX, part=PEER_OPEN_FILES_PART)
+    unknown = connections_within(PEER_UNAUTHENTICATED_MAX, part=PEER_OPEN_FILES_PART)
     return Descriptors.raised(config.connections() + others + unknown)
 
 

@@ -318,7 +318,7 @@ class Replicas(Protocol):
         """Return the states of replicas: those that changed since the last report, or all."""
         ...
 
-    def deaf(self) -> bool: ...
+    def unreachable(self) -> bool: ...
 
     def on_lease(self, *, held: bool) -> None:
         """Start or stop leading the partitions that the state assigns to this node."""
@@ -502,20 +502,20 @@ class ClusterNode:
         halt, told_ns = self._apart.get(node, (None, 0))
         return halt if told_ns > self._clock.monotonic_ns() - _APART_NS else None
 
-    def heirs(self) -> list[str]:
+    def candidates(self) -> list[str]:
         """The nodes that can lead the metadata group in this one's place, by name."""
         up = {link.peer for link in self.mesh.links() if link.up}
         return sorted(self.member.membership.voters & up)
 
-    async def hand_over(self, timeout_s: float, *, heir: str | None = None) -> None:
+    async def hand_over(self, timeout_s: float, *, target: str | None = None) -> None:
         """Have another node lead the metadata group, if this one does: leases then go on."""
-        heirs = [heir] if heir else self.heirs()
-        if not self.member.leads or not heirs:
+        candidates = [target] if target else self.candidates()
+        if not self.member.leads or not candidates:
             return
         with suppress(TimeoutError, NotLeaderError, BusyError, RefusedError):
             async with asyncio.timeout(timeout_s):
                 self._led_elsewhere.clear()
-                await self.member.transfer(NodeId(heirs[0]))
+                await self.member.transfer(NodeId(candidates[0]))
                 await self._led_elsewhere.wait()
 
     def on_raft(self, node: str, message: bytes) -> None:
@@ -555,8 +555,8 @@ class ClusterNode:
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
         return self._replicas.reports(full=full)
 
-    def deaf(self) -> bool:
-        return self._replicas.deaf()
+    def unreachable(self) -> bool:
+        return self._replicas.unreachable()
 
     def on_lease(self, *, held: bool) -> None:
         _log.info("lease begun" if held else "lease ended", node=self._settings.node)

@@ -93,7 +93,7 @@ class ReplicaContext(Protocol):
     def lease_until_ns(self) -> int:
         """Return the end of the node's lease, monotonic; in the past: it may not lead."""
 
-    def stirred(self, replica: "ReplicaRunner") -> None:
+    def report_changed(self, replica: "ReplicaRunner") -> None:
         """Mark a replica whose report may have changed."""
 
     def on_lead(self, replica: "ReplicaRunner") -> None:
@@ -180,7 +180,7 @@ class ReplicaRunner:
         self.place, self.key = identified.place, identified.key
         self.log = log
         self.epochs = epochs
-        self.leading = self.heard = self.has_led = self._takes = False
+        self.leading = self.subscribed = self.has_led = self._takes = False
         self.findings: Counter[do.Finding] = Counter()
         self.led_ns = host.clock.monotonic_ns()
         self._host = host
@@ -253,7 +253,7 @@ class ReplicaRunner:
     @property
     def subscription_manager(self) -> bool:
         """True if messages are delivered to it."""
-        return self.leading and self.heard
+        return self.leading and self.subscribed
 
     def tick(self) -> None:
         """The lease has begun, or something is due."""
@@ -309,9 +309,9 @@ class ReplicaRunner:
             case EpochBegun(epoch):
                 self.handle(on.EpochSaved(epoch))
             case Cut(end_offset, cuts):
-                self._host.spawn(self._remember_anew(on.Truncated(end_offset, cuts)))
+                self._host.spawn(self._rebuild_dedup(on.Truncated(end_offset, cuts)))
             case WasReset(start, cuts):
-                self._host.spawn(self._remember_anew(on.WasReset(start, cuts)))
+                self._host.spawn(self._rebuild_dedup(on.WasReset(start, cuts)))
             case Patched(first, upto, cuts):
                 self.handle(on.RangePatched(first, upto, cuts))
             case StartMoved(start):
@@ -354,7 +354,7 @@ class ReplicaRunner:
             self._host.on_lead(self)
         self.high_watermark = self._replica.high_watermark
         if effects or not isinstance(event, on.Ticked):
-            self._host.stirred(self)
+            self._host.report_changed(self)
         self._arm(now_ns)
 
     def answer_for(self, node: str) -> Answer | None:
@@ -442,7 +442,7 @@ class ReplicaRunner:
             case do.Stop(reason):
                 _log.info("leads no more", stream=name, partition=self.place.partition,
                           epoch=self.epoch, reason=reason.value)  # fmt: skip
-                self.leading, self.heard, self.has_led = False, False, True
+                self.leading, self.subscribed, self.has_led = False, False, True
                 self.led_ns = self._host.clock.monotonic_ns()
                 partition.follow(pausing=reason is do.StopReason.LEASE_ENDED)
                 self._host.on_stop(self)
@@ -483,7 +483,7 @@ class ReplicaRunner:
                 self.findings[finding] += 1
                 _log.error(finding.value, **where, first=first, upto=upto)
 
-    async def _remember_anew(self, event: on.Truncated | on.WasReset) -> None:
+    async def _rebuild_dedup(self, event: on.Truncated | on.WasReset) -> None:
         self._rebuilding = True
         try:
             await self.partition.remember_anew()
@@ -496,7 +496,7 @@ class ReplicaRunner:
 
     # The leader's dedup state.
 
-    def remembers(self) -> None:
+    def dedup_saved(self) -> None:
         self.handle(on.DedupSaved())
 
     def _dedup_mark(self) -> DedupMark:

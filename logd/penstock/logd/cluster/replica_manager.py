@@ -117,7 +117,7 @@ async def finish(replica: ReplicaRunner) -> bool:
     return True
 
 
-_DEAF_NS: Final = 1_000_000_000
+_UNREACHABLE_NS: Final = 1_000_000_000
 """A connection that has been away for less is about to come back."""
 
 
@@ -132,14 +132,14 @@ class NatsReachability:
     def __init__(self, connected: Callable[[], bool], clock: Clock) -> None:
         self._connected = connected
         self._clock = clock
-        self._heard_ns = clock.monotonic_ns()
+        self._connected_ns = clock.monotonic_ns()
 
-    def is_deaf(self) -> bool:
+    def is_unreachable(self) -> bool:
         """Return whether publishers cannot reach this node; call it at every heartbeat."""
         now_ns = self._clock.monotonic_ns()
         if self._connected():
-            self._heard_ns = now_ns
-        return now_ns - self._heard_ns >= _DEAF_NS
+            self._connected_ns = now_ns
+        return now_ns - self._connected_ns >= _UNREACHABLE_NS
 
 
 _CHANGE_S: Final = 5.0
@@ -155,7 +155,7 @@ _OUTCOMES: Final = {
     "NOT_CONTROLLER": Outcome.LOST,
 }
 
-_Wish = tuple[ReplicaRunner, ProposeIsr]
+_IsrProposal = tuple[ReplicaRunner, ProposeIsr]
 
 
 class _Host(Protocol):
@@ -172,28 +172,28 @@ class IsrProposals:
 
     def __init__(self, host: _Host) -> None:
         self._host = host
-        self._wishes: list[_Wish] = []
+        self._proposals: list[_IsrProposal] = []
 
     def propose(self, replica: ReplicaRunner, proposal: ProposeIsr) -> None:
         """Ask the controller at the end of this turn; `IsrAnswered` comes back."""
-        if not self._wishes:
+        if not self._proposals:
             asyncio.get_running_loop().call_soon(self._send)
-        self._wishes.append((replica, proposal))
+        self._proposals.append((replica, proposal))
 
     def _send(self) -> None:
-        wishes, self._wishes = self._wishes, []
-        for first in range(0, len(wishes), CHANGES_PER_COMMAND_MAX):
-            self._host.spawn(self._ask(wishes[first : first + CHANGES_PER_COMMAND_MAX]))
+        proposals, self._proposals = self._proposals, []
+        for first in range(0, len(proposals), CHANGES_PER_COMMAND_MAX):
+            self._host.spawn(self._ask(proposals[first : first + CHANGES_PER_COMMAND_MAX]))
 
-    async def _ask(self, wishes: list[_Wish]) -> None:
-        command = ChangeIsr(changes=tuple(_change(*wish) for wish in wishes))
-        outcomes = [Outcome.LOST] * len(wishes)
+    async def _ask(self, proposals: list[_IsrProposal]) -> None:
+        command = ChangeIsr(changes=tuple(_change(*one) for one in proposals))
+        outcomes = [Outcome.LOST] * len(proposals)
         try:
             result = await self._host.cluster.group.change(command, timeout_s=_CHANGE_S)
-            outcomes = _outcomes(result, len(wishes))
+            outcomes = _outcomes(result, len(proposals))
         except (RefusedError, UnavailableError):
             pass
-        for (replica, proposal), outcome in zip(wishes, outcomes, strict=True):
+        for (replica, proposal), outcome in zip(proposals, outcomes, strict=True):
             replica.handle(IsrAnswered(proposal.leader_epoch, proposal.number, outcome))
 
 
@@ -413,12 +413,12 @@ class PausedReplica:
         self.budget = publish_queue.budget
 
     @property
-    def passed_over(self) -> int:
-        return self._publish_queue.passed_over
+    def skipped(self) -> int:
+        return self._publish_queue.skipped
 
-    @passed_over.setter
-    def passed_over(self, count: int) -> None:
-        self._publish_queue.passed_over = count
+    @skipped.setter
+    def skipped(self, count: int) -> None:
+        self._publish_queue.skipped = count
 
     @property
     def label(self) -> str:
@@ -440,36 +440,36 @@ class AutoResume:
 
     def __init__(self, host: AutoResumeContext) -> None:
         self._host = host
-        self._resting: set[ReplicaRunner] = set()
+        self._paused: set[ReplicaRunner] = set()
         self._asking: set[str] = set()
-        self._tending = False
+        self._checking = False
 
     def handler(self, replica: ReplicaRunner) -> PublishQueue | PausedReplica:
         """Return the message handler of a partition that this node leads."""
         publish_queue = replica.partition.publish_queue
         return (
             PausedReplica(publish_queue, self, replica)
-            if replica in self._resting
+            if replica in self._paused
             else publish_queue
         )
 
     def rest(self, replica: ReplicaRunner, *, paused: bool) -> bool:
         """A replica's stream is paused, or is not; whether that is news."""
-        if paused == (replica in self._resting):
+        if paused == (replica in self._paused):
             return False
-        replica.partition.compaction_scheduler.resting = paused
+        replica.partition.compaction_scheduler.paused = paused
         if paused:
-            self._resting.add(replica)
+            self._paused.add(replica)
         else:
-            self._resting.discard(replica)
-        if self._resting and not self._tending:
-            self._tending = True
-            self._host.spawn(self._tend())
+            self._paused.discard(replica)
+        if self._paused and not self._checking:
+            self._checking = True
+            self._host.spawn(self._check_paused())
         return True
 
     def forget(self, replica: ReplicaRunner) -> None:
         """It is closed."""
-        self._resting.discard(replica)
+        self._paused.discard(replica)
 
     def wake(self, replica: ReplicaRunner) -> None:
         """A message has come for a partition whose stream is paused."""
@@ -491,14 +491,14 @@ class AutoResume:
         else:
             _log.info("stream woken by a message", stream=command.stream)
 
-    async def _tend(self) -> None:
+    async def _check_paused(self) -> None:
         """Give back what a stream at rest has in mind and needs no more."""
-        while self._resting:
+        while self._paused:
             await asyncio.sleep(_TEND_S)
             now_ns = self._host.subscription_manager.now().unix_ns
-            for replica in list(self._resting):
+            for replica in list(self._paused):
                 replica.partition.intake.dedup.message_ids.expire(now_ns, _FORGET_MAX)
-        self._tending = False
+        self._checking = False
 
 
 @dataclass(slots=True, eq=False)
@@ -547,7 +547,7 @@ class ReplicaSubscriptions:
         turned = self._auto_resume.rest(replica, paused=options is not None and options.paused)
         if replica.partition.internal or record is None or options is None or not options.listens:
             self.end(replica)
-            replica.heard = replica.leading  # it is on no subject, as it should
+            replica.subscribed = replica.leading  # it is on no subject, as it should
             return
         # Publishers must not take silence for a log that has failed, where nobody else can lead.
         refuses = replica.partition.publish_queue.refuses
@@ -557,7 +557,7 @@ class ReplicaSubscriptions:
         found = self._subscribed.get(replica.place)
         if found is None or found.replica is not replica:
             found = self._subscribed[replica.place] = _Subscribed(replica)
-            replica.heard = False  # what was said while it was to be on no subject
+            replica.subscribed = False  # what was said while it was to be on no subject
             self._host.spawn(self._begin(found, options.queue_group or ""))
             return
         if turned:
@@ -571,7 +571,7 @@ class ReplicaSubscriptions:
         if found is not None and found.replica is replica:
             del self._subscribed[replica.place]
             self._subscription_manager.remove(replica.partition.label)
-            replica.heard = False
+            replica.subscribed = False
             if replica.leading:
                 replica.led_ns = self._host.clock.monotonic_ns()
 
@@ -607,9 +607,9 @@ class ReplicaSubscriptions:
 
     def _take(self, replica: ReplicaRunner) -> None:
         """It leads, and is on its subject: say what is missing."""
-        if replica.heard:
+        if replica.subscribed:
             return
-        replica.heard, label = True, replica.partition.label
+        replica.subscribed, label = True, replica.partition.label
         now_ns = self._host.clock.monotonic_ns()
         # Nobody led before the first epoch: the stream is new. And that the only node is started
         # says itself that nobody was there.
@@ -697,7 +697,7 @@ class ReplicaManager:
         self._openers = LogOpeners(OPENERS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionId, PartitionReport] = {}
-        self._stirred: dict[PartitionId, None] = {}
+        self._changed_reports: dict[PartitionId, None] = {}
         self._isr = IsrProposals(self)
         self._applied, self.deleted = asyncio.Event(), asyncio.Event()
 
@@ -847,9 +847,9 @@ class ReplicaManager:
     # As `Replicas`.
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
-        stirred, self._stirred = self._stirred, {}
+        report_changed, self._changed_reports = self._changed_reports, {}
         found = []
-        for key in self._hosted if full else stirred:
+        for key in self._hosted if full else report_changed:
             replica = self._hosted.get(key)
             if replica is not None:
                 report = replica.report()
@@ -863,8 +863,8 @@ class ReplicaManager:
                 found.append(report)
         return tuple(found)
 
-    def deaf(self) -> bool:
-        return self._reachability.is_deaf()
+    def unreachable(self) -> bool:
+        return self._reachability.is_unreachable()
 
     def check_files(self, more: int) -> None:
         """See whether this node may have so many further replicas open.
@@ -907,8 +907,8 @@ class ReplicaManager:
     def lease_until_ns(self) -> int:
         return self.cluster.controlling.lease.until_ns
 
-    def stirred(self, replica: ReplicaRunner) -> None:
-        self._stirred[replica.key] = None
+    def report_changed(self, replica: ReplicaRunner) -> None:
+        self._changed_reports[replica.key] = None
 
     def on_lead(self, replica: ReplicaRunner) -> None:
         """Note an elected replica; subscribe it unless it is being closed."""
@@ -1030,7 +1030,7 @@ class ReplicaManager:
         if replica is None or not self._is_as_wanted(place) or not replica.leading:
             return False
         return (
-            replica.heard
+            replica.subscribed
             or not record[0].options.listens
             or self.subscription_manager.is_denied(replica.partition.label)
         )
@@ -1073,7 +1073,7 @@ class ReplicaManager:
         self._sorted = None
         if (offline := self._no_longer_offline(place)) is not None:
             partition.publish_queue.intake.counts = offline.intake.counts
-            partition.publish_queue.passed_over = offline.passed_over
+            partition.publish_queue.skipped = offline.skipped
         replica.attach(partition)
         self._touch(place)
         self.look()

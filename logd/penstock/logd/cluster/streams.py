@@ -390,7 +390,7 @@ class ClusterStreams:
         now = _part(self._record(stream), partition)
         return found | {"unclean_elections": max(now.unclean_elections, before.unclean_elections)}
 
-    async def step_down(self, heir: str | None) -> str:
+    async def step_down(self, target: str | None) -> str:
         """Have another node be the controller; which one is then.
 
         Args:
@@ -400,7 +400,7 @@ class ClusterStreams:
             RefusedError: `NO_HEIR`: none is there that can.
         """
         self._replicas.cluster.check_takes_part(change=True)
-        return await self._decisions.step_down(heir, timeout_s=_CHANGE_S)
+        return await self._decisions.step_down(target, timeout_s=_CHANGE_S)
 
     async def rebalance(self) -> int:
         """Have leaderships spread evenly now, not when the nodes are calm; how many are to move."""
@@ -509,14 +509,14 @@ class ClusterStreams:
                 if partition.replicas == (self.node,):
                     self._check_opened(stream, number)
                     self._check_writable(self._here(record, number))
-            if not (deaf := await self._deaf(record)):
+            if not (missing := await self._without_subscription(record)):
                 return record
             if asyncio.get_running_loop().time() >= until:
-                message = f"stream {stream!r} is as asked, and takes no messages yet: {deaf}"
+                message = f"stream {stream!r} is as asked, and takes no messages yet: {missing}"
                 raise UnavailableError(message)
             await asyncio.sleep(_LOOK_S)
 
-    async def _deaf(self, record: StreamRecord) -> str:
+    async def _without_subscription(self, record: StreamRecord) -> str:
         """Return which partition has no subscriber, and why; empty: none."""
         wanted: dict[str, set[int]] = {}
         for number, partition in enumerate(record.partitions):

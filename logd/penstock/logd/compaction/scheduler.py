@@ -104,7 +104,7 @@ class CompactionScheduler:
         clock: Clock,
     ) -> None:
         self.counts = CompactionCounts()
-        self.resting = False
+        self.paused = False
         self.stream = config.name
         self._log = log
         self._config = config
@@ -122,7 +122,7 @@ class CompactionScheduler:
             tombstone_retention_s=config.tombstone_retention_s,
             clock=clock,
         )
-        self._remembered_offset = 0
+        self._snapshot_offset = 0
         self._judged: dict[SegmentRun, bool] = {}
         self._idle_at: tuple[int, int] | None = None
         self._due_ns = clock.monotonic_ns() + int(settings.interval_s * _NS_PER_S)
@@ -133,15 +133,15 @@ class CompactionScheduler:
         """Monotonic time of the next `work`, in ns."""
         return self._due_ns
 
-    def remembered(self, offset: int) -> None:
+    def snapshot_saved(self, offset: int) -> None:
         """Note that the producer state of everything below `offset` is on disk."""
-        if offset > self._remembered_offset:
-            self._remembered_offset = offset
+        if offset > self._snapshot_offset:
+            self._snapshot_offset = offset
             self._due_ns = min(self._due_ns, self._clock.monotonic_ns())
 
     def was_cut(self, end_offset: int) -> None:
         """The log ends there now: nothing beyond is in the dedup state. On any thread."""
-        self._remembered_offset = min(self._remembered_offset, end_offset)
+        self._snapshot_offset = min(self._snapshot_offset, end_offset)
 
     def work(self, pace: Pace) -> None:
         """Do one thing that is due, and say when to come again.
@@ -151,7 +151,7 @@ class CompactionScheduler:
         """
         begun_ns = self._clock.monotonic_ns()
         self._due_ns = begun_ns + int(self._settings.interval_s * _NS_PER_S)
-        if self._log.failure or self.resting:
+        if self._log.failure or self.paused:
             return
         read, written = pace.bytes_read, pace.bytes_written
         try:
@@ -210,7 +210,7 @@ class CompactionScheduler:
             self._wants.seal()
         if not committed or not self._cleaner.is_due(committed):
             return False
-        may_go = [facts for facts in committed if facts.next_offset <= self._remembered_offset]
+        may_go = [facts for facts in committed if facts.next_offset <= self._snapshot_offset]
         if not may_go or not self._cleaner.is_due(may_go):
             self._wants.memory()
             return False
@@ -218,7 +218,7 @@ class CompactionScheduler:
         return True
 
     def _may_rewrite(self, end_offset: int) -> bool:
-        if end_offset <= self._remembered_offset:
+        if end_offset <= self._snapshot_offset:
             return True
         self._wants.memory()
         return False

@@ -129,10 +129,10 @@ class Elections:
         if self._has_resigned(leader, case):
             chosen = self._choose(case)
             return self._orphan(case, now_ns) if chosen is None else self._elect(case, chosen)
-        if self._liveness.is_deaf(leader):
-            heir, isr = self._choose(case), case.partition.isr
-            if heir is not None and not self._liveness.is_deaf(heir):
-                return Election(basis=case.basis(), leader=None, isr=isr, successor=heir)
+        if self._liveness.is_unreachable(leader):
+            successor, isr = self._choose(case), case.partition.isr
+            if successor is not None and not self._liveness.is_unreachable(successor):
+                return Election(basis=case.basis(), leader=None, isr=isr, successor=successor)
         alive = self._without_dead(case.partition.isr)
         if alive != case.partition.isr:
             return IsrChange(basis=case.basis(), isr=alive)
@@ -209,7 +209,7 @@ class Elections:
         log = (0, 0) if report is None else (report.last_epoch, report.end_offset)
         return (
             node == case.partition.successor,
-            not self._liveness.is_deaf(node),
+            not self._liveness.is_unreachable(node),
             self._state.nodes[node].state is NodeState.ACTIVE,
             report is None or not report.forgetful,
             log,

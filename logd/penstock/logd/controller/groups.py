@@ -179,7 +179,7 @@ class _Watch:
     """The coordinator's state of a group.
 
     Attributes:
-        heard_ns: Time of the last heartbeat of each member.
+        last_beat_ns: Time of the last heartbeat of each member.
         joining: Members that are about to join.
         leaving: Members that have released everything.
         released: Partitions that members released and were not to read in `epoch`. In a later
@@ -190,7 +190,7 @@ class _Watch:
         fencing: Members that the change removes.
     """
 
-    heard_ns: dict[str, int] = field(default_factory=dict)
+    last_beat_ns: dict[str, int] = field(default_factory=dict)
     joining: dict[str, GroupMember] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
     released: dict[GroupPartition, Release] = field(default_factory=dict)
@@ -244,7 +244,7 @@ class GroupCoordinator:
         self._state = event.state
         since_ns = self._sessions_since(event, now_ns)
         self._watches = {
-            group.name: _Watch(heard_ns={member.id: since_ns for member in group.members})
+            group.name: _Watch(last_beat_ns={member.id: since_ns for member in group.members})
             for group in event.state.groups.values()
         }
         return self._decide(event.state, [*self._watches], now_ns)
@@ -271,7 +271,7 @@ class GroupCoordinator:
         if beat.member not in known:
             return self._join(state, beat, now_ns)
         watch = self._watch(beat.group)
-        watch.heard_ns[beat.member] = now_ns
+        watch.last_beat_ns[beat.member] = now_ns
         wanted = GroupMember(id=beat.member, streams=beat.streams, session_ms=beat.session_ms)
         if known[beat.member] != wanted and not _cannot_join(beat):
             watch.joining[beat.member] = wanted
@@ -292,7 +292,7 @@ class GroupCoordinator:
             self.counts["refused joins"] += 1
             return [_answer(beat, error="REFUSED", message=message)]
         watch = self._watch(beat.group)
-        watch.heard_ns[beat.member] = now_ns
+        watch.last_beat_ns[beat.member] = now_ns
         watch.joining[beat.member] = GroupMember(
             id=beat.member, streams=beat.streams, session_ms=beat.session_ms
         )
@@ -429,7 +429,9 @@ class GroupCoordinator:
                 self.counts["fenced"] += id_ in present
                 watch.joining.pop(id_, None)
                 del members[id_]
-        watch.heard_ns = {id_: watch.heard_ns[id_] for id_ in watch.heard_ns if id_ in members}
+        watch.last_beat_ns = {
+            id_: watch.last_beat_ns[id_] for id_ in watch.last_beat_ns if id_ in members
+        }
         return members
 
     def _owner(
@@ -449,7 +451,7 @@ class GroupCoordinator:
 
     def _end_ns(self, watch: _Watch, member: GroupMember) -> int:
         session_ns = member.session_ms * NS_PER_MS * (100 + self._drift_percent) // 100
-        return watch.heard_ns.get(member.id, 0) + session_ns
+        return watch.last_beat_ns.get(member.id, 0) + session_ns
 
     def _ends(self, state: ClusterState, now_ns: int) -> Iterable[int]:
         for name, watch in self._watches.items():

@@ -154,7 +154,7 @@ class _Seen:
     sequence: int = 0
     applied_index: int = -1
     reported: bool = False
-    deaf: bool = False
+    unreachable: bool = False
     reports: dict[PartitionKey, PartitionReport] = field(default_factory=dict)
 
 
@@ -198,8 +198,8 @@ class Liveness:
             for key in seen.reports.keys() - reported:
                 del seen.reports[key]
         changed = {report.key for report in heartbeat.reports if _matters(seen, report)}
-        if heartbeat.deaf is not seen.deaf:
-            seen.deaf = heartbeat.deaf
+        if heartbeat.deaf is not seen.unreachable:
+            seen.unreachable = heartbeat.deaf
             changed |= seen.reports.keys()
         seen.reports.update((report.key, report) for report in heartbeat.reports)
         return changed
@@ -231,10 +231,10 @@ class Liveness:
         """The nodes that are there."""
         return {node for node, seen in self._seen.items() if seen.standing is Standing.LIVE}
 
-    def is_deaf(self, node: NodeId) -> bool:
+    def is_unreachable(self, node: NodeId) -> bool:
         """Return whether publishers cannot reach a node, by its last report."""
         seen = self._seen.get(node)
-        return seen is not None and seen.deaf
+        return seen is not None and seen.unreachable
 
     def is_fenced(self, node: Node, now_ns: int) -> bool:
         """Return whether a node knows that it no longer leads what it has lost.

@@ -194,7 +194,7 @@ class Standing(Protocol):
         """Return the states of replicas: those that changed since the last report, or all."""
         ...
 
-    def deaf(self) -> bool: ...
+    def unreachable(self) -> bool: ...
 
     def on_lease(self, *, held: bool) -> None:
         """The lease has begun, or has ended."""
@@ -409,7 +409,7 @@ class ControllerService:
             applied_index=self._group.state.index,
             reports=self._standing.reports(full=full),
             full=full,
-            deaf=self._standing.deaf(),
+            deaf=self._standing.unreachable(),
         )
 
     def _send(self, heartbeat: Heartbeat) -> None:
@@ -419,9 +419,9 @@ class ControllerService:
             if now_ns - sent.ns >= self._lease_ns:  # there is no lease left in it
                 del self._unanswered[sequence]
                 sent.forget()
-                self._note_unheard(sent.heartbeat, "no answer in time")
+                self._note_unanswered(sent.heartbeat, "no answer in time")
         if leader is None:
-            self._note_unheard(heartbeat, "no node leads the metadata group")
+            self._note_unanswered(heartbeat, "no node leads the metadata group")
         elif leader == self._me.node:
             self._take_answer(self._hear(heartbeat))
         else:
@@ -429,7 +429,7 @@ class ControllerService:
             try:
                 forget = self._group.mesh.call(leader, HEARTBEAT, write_document(heartbeat), then)
             except LogdError as error:
-                self._note_unheard(heartbeat, str(error))
+                self._note_unanswered(heartbeat, str(error))
             else:
                 self._unanswered[heartbeat.sequence] = _Unanswered(heartbeat, now_ns, forget)
 
@@ -442,11 +442,11 @@ class ControllerService:
                 raise answer
             found = _decode_answer(answer)
         except LogdError as error:
-            self._note_unheard(heartbeat, str(error))
+            self._note_unanswered(heartbeat, str(error))
         else:
             self._take_answer(found)
 
-    def _note_unheard(self, heartbeat: Heartbeat, reason: str) -> None:
+    def _note_unanswered(self, heartbeat: Heartbeat, reason: str) -> None:
         """Have the reports of an unanswered heartbeat sent again."""
         self._full = self._full or heartbeat.full or bool(heartbeat.reports)
         _log.debug("heartbeat not answered", sequence=heartbeat.sequence, reason=reason)

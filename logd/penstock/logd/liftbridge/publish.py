@@ -133,8 +133,8 @@ class Relay:
             async with asyncio.timeout(timeout_s):
                 while True:
                     wait_s = self._resend_s if repeat else None
-                    heard = await self._once(number, stream, line, wait_s)
-                    match heard:
+                    answer = await self._once(number, stream, line, wait_s)
+                    match answer:
                         case "silence":
                             problem = "no ack came"
                             self.counts["resent"] += 1
@@ -143,11 +143,11 @@ class Relay:
                             problem = "NATS takes nothing now"
                         case "nobody":
                             problem = f"nobody stores {subject!r} now"
-                        case _ if heard.errorNumber in _RETRYABLE:
-                            problem = heard.errorMessage
+                        case _ if answer.errorNumber in _RETRYABLE:
+                            problem = answer.errorMessage
                         case _:
-                            self.counts["refused" if heard.ackError else "stored"] += 1
-                            return heard
+                            self.counts["refused" if answer.ackError else "stored"] += 1
+                            return answer
                     await asyncio.sleep(backoff.next_wait())
         except TimeoutError:
             self.counts["unanswered"] += 1

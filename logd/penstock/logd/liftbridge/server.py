@@ -59,14 +59,14 @@ class GrpcServer:
         *,
         node: str,
         clock: Clock,
-        door: GrpcListener,
+        listener: GrpcListener,
     ) -> None:
-        self._permits = permits = door.permits
+        self._permits = permits = listener.permits
         self.relay = Relay(access, node=node, bytes_max=section.max_publish_bytes, clock=clock)
         self._section = section
-        self._door = door
+        self._listener = listener
         self._authorizer = CallGuard(section.max_calls)
-        self._edge = AuthInterceptor(door.authenticator, self._authorizer)
+        self._edge = AuthInterceptor(listener.authenticator, self._authorizer)
         self._requests = Requests(
             ByteSemaphore(section.max_request_bytes),
             bytes_max=section.max_message_bytes,
@@ -87,7 +87,7 @@ class GrpcServer:
         """
         address = self._section.listen
         try:
-            credentials = self._door.credentials()
+            credentials = self._listener.credentials()
             if credentials is None:
                 port = self._server.add_insecure_port(address)
             else:

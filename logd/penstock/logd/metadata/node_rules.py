@@ -252,15 +252,15 @@ def next_step(
     """
     active = {name for name, node in nodes.items() if node.state is NodeState.ACTIVE}
     removed = {name for name, node in nodes.items() if node.state is NodeState.REMOVED}
-    heirs = sorted(group.voters & active & set(live) - {me})
-    if me in nodes and me not in active and heirs:
-        return HandOver(Member(heirs[0]))
+    candidates = sorted(group.voters & active & set(live) - {me})
+    if me in nodes and me not in active and candidates:
+        return HandOver(Member(candidates[0]))
     for name in sorted(group.members & removed):
         if group.voters != {name}:
             return Remove(Member(name))
-    strangers = sorted(nodes.keys() - removed - group.members)
-    if strangers:
-        return AddLearner(Member(strangers[0]))
+    unknown = sorted(nodes.keys() - removed - group.members)
+    if unknown:
+        return AddLearner(Member(unknown[0]))
     registered = {Member(name): node.storage for name, node in nodes.items() if name not in removed}
     noting = group.noting(registered)
     if noting != group and noting.is_counted:

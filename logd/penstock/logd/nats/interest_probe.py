@@ -88,7 +88,7 @@ class InterestProbe:
         self._arrived: dict[bytes, asyncio.Event] = {}
         self._current: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
-        self._outposts: dict[NatsServer, Wire] = {}
+        self._remotes: dict[NatsServer, Wire] = {}
         self._closing: asyncio.TimerHandle | None = None
 
     async def prove(self) -> None:
@@ -150,27 +150,27 @@ class InterestProbe:
         """Publish at a server until it arrives; why it did not, empty: it did or need not."""
         try:
             async with asyncio.timeout(self._proof_s):
-                outpost = await self._outpost(server)
-                info, here = outpost.last_info, wire.last_info
+                remote = await self._remote(server)
+                info, here = remote.last_info, wire.last_info
                 if info.get("server_id") in met or info.get("cluster") != here.get("cluster"):
                     return ""
                 met.add(str(info.get("server_id")))
-                await self._publish(outpost, subject, wire)
+                await self._publish(remote, subject, wire)
         except TimeoutError:
             return f"{server.shown()}: nothing published there has arrived"
         except (OSError, LogdError) as error:
             return f"{server.shown()}: {error}"
         return ""
 
-    async def _publish(self, outpost: Wire, subject: bytes, wire: Wire) -> None:
-        payload = subject[-16:] + b"%d" % id(outpost)
+    async def _publish(self, remote: Wire, subject: bytes, wire: Wire) -> None:
+        payload = subject[-16:] + b"%d" % id(remote)
         arrived = self._arrived[payload] = asyncio.Event()
         backoff = Backoff(_AGAIN_S, PROOF_S)
         try:
             while not wire.closed.done():
-                if outpost.closed.done():
-                    raise ConnectionError(outpost.problem)
-                outpost.write(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
+                if remote.closed.done():
+                    raise ConnectionError(remote.problem)
+                remote.write(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(backoff.next_wait()):
                         await arrived.wait()
@@ -178,22 +178,22 @@ class InterestProbe:
         finally:
             del self._arrived[payload]
 
-    async def _outpost(self, server: NatsServer) -> Wire:
+    async def _remote(self, server: NatsServer) -> Wire:
         """A connection to a server, to publish on."""
-        found = self._outposts.get(server)
+        found = self._remotes.get(server)
         if found is None or found.closed.done():
             name = f"{self._name}/probe"
             found = await dial(
                 self._access, server, name=name, on_messages=lambda _: None, clock=self._clock
             )
             found.on_error = partial(_give_up, found)
-            self._outposts[server] = found
+            self._remotes[server] = found
         return found
 
     def _leave(self) -> None:
-        for outpost in self._outposts.values():
-            outpost.abort()
-        self._outposts.clear()
+        for remote in self._remotes.values():
+            remote.abort()
+        self._remotes.clear()
 
     def _tell(self, problems: list[str]) -> None:
         self.unproven += len(problems)
@@ -201,7 +201,7 @@ class InterestProbe:
             _log.warning("not proven to hear every nats server", link=self._name, servers=problems)
 
 
-def _give_up(outpost: Wire, error: ServerError) -> None:
+def _give_up(remote: Wire, error: ServerError) -> None:
     """Note a server's refusal, so that the request is not repeated."""
-    outpost.problem = outpost.problem or f"nats-server says: {error.text}"
-    outpost.abort()
+    remote.problem = remote.problem or f"nats-server says: {error.text}"
+    remote.abort()

@@ -45,14 +45,14 @@ class Listener:
         key: The configuration's key of its address.
         tls: With it only TLS is served; asked for each connection.
         unacked_s: As `prepare`.
-        max_unauthenticated: Connections without authentication, those that have not shaken hands yet
+        max_unauthenticated: Connections without authentication, those that have not shaken hands
             included.
         handshake_s: Seconds that a handshake may take.
 
     Attributes:
         handshakes_failed: Connections without TLS, without a certificate that is taken, or that
             were too slow.
-        turned_away: Unauthenticated connections closed to make room.
+        connections_refused: Unauthenticated connections closed to make room.
     """
 
     def __init__(  # noqa: PLR0913 - whom it serves, and what it lets be
@@ -63,19 +63,19 @@ class Listener:
         key: str,
         tls: TlsSource | None = None,
         unacked_s: float = 0.0,
-        strangers_max: int,
+        max_unauthenticated: int,
         handshake_s: float = HANDSHAKE_S,
     ) -> None:
         self.handshakes_failed = 0
-        self.turned_away = 0
+        self.connections_refused = 0
         self._serve = serve
         self._name = name
         self._key = key
         self._tls = tls
         self._unacked_s = unacked_s
-        self._strangers_max = strangers_max
+        self._max_unauthenticated = max_unauthenticated
         self._handshake_s = handshake_s
-        self._strangers: dict[
+        self._unauthenticated: dict[
             asyncio.Task[None], socket.socket
         ] = {}  # in the order in which they came
         self._socket: socket.socket | None = None
@@ -90,13 +90,13 @@ class Listener:
     @property
     def known(self) -> int:
         """Those of them that are authenticated."""
-        return len(self._connections) - len(self._strangers)
+        return len(self._connections) - len(self._unauthenticated)
 
-    def vouch(self) -> None:
+    def mark_authenticated(self) -> None:
         """Mark the calling task's connection as authenticated."""
         task = asyncio.current_task()
         assert task is not None
-        self._strangers.pop(task, None)
+        self._unauthenticated.pop(task, None)
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -132,7 +132,7 @@ class Listener:
                     self._accepted.add(connection)
                     task = group.create_task(self._open(connection))
                     self._connections.add(task)
-                    self._strangers[task] = connection
+                    self._unauthenticated[task] = connection
                     task.add_done_callback(self._ended)
                     await asyncio.sleep(0)  # those that are there go on while many come
         finally:
@@ -145,11 +145,11 @@ class Listener:
 
     def _make_room(self) -> None:
         """Close the oldest unauthenticated connection if their maximum is reached."""
-        if len(self._strangers) >= self._strangers_max:
-            first = next(iter(self._strangers))
-            connection = self._strangers.pop(first)
+        if len(self._unauthenticated) >= self._max_unauthenticated:
+            first = next(iter(self._unauthenticated))
+            connection = self._unauthenticated.pop(first)
             self._connections.discard(first)
-            self.turned_away += 1
+            self.connections_refused += 1
             first.cancel()
             if connection in self._accepted:
                 self._accepted.discard(connection)
@@ -157,7 +157,7 @@ class Listener:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
-        self._strangers.pop(task, None)
+        self._unauthenticated.pop(task, None)
 
     async def _accept(self, subscription_manager: socket.socket) -> socket.socket:
         """The next connection; `loop.sock_accept` may lose one when it is cancelled."""

@@ -13,7 +13,7 @@ from penstock.logd.limits import (
     PEER_HELLO_SIZE_MAX,
     PEER_OPEN_FILES_PART,
     PEER_REQUESTS_MAX,
-    PEER_STRANGERS_MAX,
+    PEER_UNAUTHENTICATED_MAX,
 )
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.listener import Listener
@@ -87,7 +87,7 @@ class PeerServer:
         me: This node.
         service: Does what others ask.
         tls: With it only nodes with a certificate of the cluster's authority are accepted.
-        strangers_max: Connections that have not said yet which node's they are.
+        max_unauthenticated: Connections that have not said yet which node's they are.
 
     Attributes:
         counts: For telemetry.
@@ -99,7 +99,7 @@ class PeerServer:
         service: Service,
         tls: PeerTls | None = None,
         *,
-        strangers_max: int = PEER_STRANGERS_MAX,
+        max_unauthenticated: int = PEER_UNAUTHENTICATED_MAX,
     ) -> None:
         self.counts = PeerServerCounts()
         self._me = me
@@ -111,7 +111,7 @@ class PeerServer:
             key="peer",
             tls=None if tls is None else tls.server,
             unacked_s=UNACKED_S,
-            strangers_max=connections_within(strangers_max, part=PEER_OPEN_FILES_PART),
+            max_unauthenticated=connections_within(max_unauthenticated, part=PEER_OPEN_FILES_PART),
         )
 
     @property
@@ -120,9 +120,9 @@ class PeerServer:
         return self._listener.handshakes_failed
 
     @property
-    def turned_away(self) -> int:
+    def connections_refused(self) -> int:
         """Connections that had not said whose they are, closed for others."""
-        return self._listener.turned_away
+        return self._listener.connections_refused
 
     def listen(self, address: str) -> str:
         """Begin to listen on a `HostPort`; returns the address with the port in use.
@@ -145,7 +145,7 @@ class PeerServer:
             hello = await self._shake_hands(channel)
             if hello is None:
                 return
-            self._listener.vouch()
+            self._listener.mark_authenticated()
             if hello.purpose == Purpose.REPLICATION:
                 await self._service.replicate(hello.node, channel)
             else:

@@ -186,7 +186,7 @@ class LogCommand(Enum):
     CLOSE = "close"
 
 
-class Remembered(Struct, frozen=True):
+class SnapshotSaved(Struct, frozen=True):
     """The producer state of everything below `offset` is on disk."""
 
     offset: int
@@ -221,7 +221,7 @@ class PurgeBefore(Struct, frozen=True):
 LogChange = BeginEpoch | Truncate | Reset | DeleteBefore | PurgeBefore | Patch | Note
 """A change of the log, or of a file beside it, other than an append."""
 
-Command = Append | ProducerSnapshot | Remembered | LogCommand | LogChange
+Command = Append | ProducerSnapshot | SnapshotSaved | LogCommand | LogChange
 
 # Results. `cuts` is that of the last truncation or reset done by then: what was reported before
 # one speaks of records that may be gone.
@@ -746,8 +746,8 @@ class LogWriter:
             case ProducerSnapshot():
                 self._sync()
                 self._post(ProducerSnapshotSynced(command))
-            case Remembered(offset):
-                self._retention_task.remembered(offset)
+            case SnapshotSaved(offset):
+                self._retention_task.snapshot_saved(offset)
             case LogCommand.SEAL:
                 self._log.roll()
             case LogCommand.RETAIN:

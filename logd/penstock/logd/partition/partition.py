@@ -33,7 +33,7 @@ from penstock.logd.partition.log_writer import (
     ProducerSnapshotSynced,
     ProducerSnapshotWanted,
     PurgeBefore,
-    Remembered,
+    SnapshotSaved,
 )
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.publish_queue import PublishQueue, begin, read_frames
@@ -73,7 +73,7 @@ class Role(Protocol):
     def failed(self, reason: str, now_ns: int) -> None:
         """The log takes no writes any more."""
 
-    def remembers(self) -> None:
+    def dedup_saved(self) -> None:
         """Note that the leader's dedup state is persisted here, too."""
 
 
@@ -218,7 +218,7 @@ class Partition:
             self.writer,
             high_watermark=lambda: self.high_watermark,
             saved=self._saved,
-            adopted=self.role.remembers,
+            adopted=self.role.dedup_saved,
             is_saved=opened.saved,
         )
         self.writer.begin()
@@ -397,8 +397,8 @@ class Partition:
 
     def _saved(self, offset: int) -> None:
         """Note the persisted producer state; retention and compaction go on."""
-        self.writer.submit(Remembered(offset))
-        self.compaction_scheduler.remembered(offset)
+        self.writer.submit(SnapshotSaved(offset))
+        self.compaction_scheduler.snapshot_saved(offset)
         if self._context.compaction_thread is not None:
             self._context.compaction_thread.wake(self.compaction_scheduler)
 
@@ -592,13 +592,13 @@ class OfflinePartition:
         )
         self.intake.handle(LogFailed(str(error)), context.clock.unix_ns())
         self.budget = context.budget.share(stream.config.max_intake_bytes)
-        self.passed_over = 0
+        self.skipped = 0
         self._context = context
 
     def count_on(self, before: "OfflinePartition") -> None:
         """Go on with the counts of one that could not be opened before."""
         self.intake.counts = before.intake.counts
-        self.passed_over = before.passed_over
+        self.skipped = before.skipped
 
     @property
     def name(self) -> str:

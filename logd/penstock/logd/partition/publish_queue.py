@@ -219,7 +219,7 @@ class PublishQueue:
         self.declined: Refusal | None = None
         self.alone = self.refuses = False
         self.pending_acks = 0
-        self.passed_over = self.ignored = 0
+        self.skipped = self.ignored = 0
         self.lost = self.undecided = 0
         intake.size_max = self.budget.bytes_max - FRAME_OVERHEAD
         self._log = log
@@ -401,7 +401,7 @@ class PublishQueue:
         self.intake.counts = before.intake.counts
         self.lost += before.lost
         self.undecided += before.undecided
-        self.passed_over += before.passed_over
+        self.skipped += before.skipped
         self.ignored += before.ignored
         self.intake.dedup.count_on(before.intake.dedup)
 

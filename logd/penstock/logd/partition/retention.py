@@ -63,7 +63,7 @@ class RetentionTask:
         self._due_ns = clock.monotonic_ns()
         self._segments_seen = log.segment_count
         self._doomed: deque[SegmentFacts] = deque()
-        self._remembered_offset = 0
+        self._snapshot_offset = 0
         self._goal = 0
         self._purge = 0
 
@@ -94,15 +94,15 @@ class RetentionTask:
             self._plan(now_ns)
         if not self._doomed:
             return False
-        if self._doomed[-1].next_offset > self._remembered_offset:
+        if self._doomed[-1].next_offset > self._snapshot_offset:
             return True
         self._delete(self._doomed.popleft())
         self._due_ns = now_ns + _PAUSE_NS
         return False
 
-    def remembered(self, offset: int) -> None:
+    def snapshot_saved(self, offset: int) -> None:
         """Note that the producer state of everything below `offset` is on disk."""
-        self._remembered_offset = offset
+        self._snapshot_offset = offset
         if self._doomed:
             self._due_ns = self._clock.monotonic_ns()
 
@@ -124,7 +124,7 @@ class RetentionTask:
         self._doomed.clear()
         self._goal = min(self._goal, end)
         self._purge = min(self._purge, end)
-        self._remembered_offset = min(self._remembered_offset, end)
+        self._snapshot_offset = min(self._snapshot_offset, end)
 
     def count_on(self, before: "RetentionTask") -> None:
         """Go on with the counts of the one that this one takes the place of."""

@@ -59,7 +59,7 @@ class MessageHandler(Protocol):
     stream: Stream
     intake: Intake
     budget: ByteBudget
-    passed_over: int
+    skipped: int
 
     @property
     def label(self) -> str:
@@ -318,7 +318,7 @@ def _on(listener: _Listener) -> bool:
 def _without_reserved(partition: MessageHandler, messages: list[Message]) -> list[Message]:
     """Leave out messages on reserved subjects, which NATS cannot filter."""
     taken = [message for message in messages if not message[0].startswith(RESERVED_PREFIXES)]
-    partition.passed_over += len(messages) - len(taken)
+    partition.skipped += len(messages) - len(taken)
     return taken
 
 

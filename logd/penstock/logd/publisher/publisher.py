@@ -31,7 +31,7 @@ from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from penstock.base.clock import monotonic_ns
-from penstock.logd.client.following import PAUSE_FIRST_S, PAUSE_MAX_S, Patience
+from penstock.logd.client.following import PAUSE_FIRST_S, PAUSE_MAX_S, RetryBackoff
 from penstock.logd.errors import (
     CorruptError,
     LogdError,
@@ -661,10 +661,10 @@ class Publisher:
         if isinstance(outcome, PubAck):
             return outcome
         first_s, max_s = self._pauses_s
-        patience = Patience(
+        backoff = RetryBackoff(
             self._options.retry_s, self._rng, pause_max_s=max_s, pause_first_s=first_s
         )
-        patience.failed(monotonic_ns())
+        backoff.failed(monotonic_ns())
         await queue.before_me()
         unanswered: NoAnswerError | None = None
         while True:
@@ -673,7 +673,7 @@ class Publisher:
                 unanswered = error
             elif unanswered is not None and isinstance(error, UnavailableError):
                 error = unanswered  # an earlier attempt may have been stored
-            await asyncio.sleep(patience.pause(error, monotonic_ns()))
+            await asyncio.sleep(backoff.pause(error, monotonic_ns()))
             message = message.after(outcome)
             outcome = await self._attempt(message)
             if isinstance(outcome, PubAck):

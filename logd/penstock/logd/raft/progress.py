@@ -84,8 +84,8 @@ class Progress:
         "acked_round",
         "chunk_round",
         "commit_sent",
-        "heard_ns",
         "inflights",
+        "last_contact_ns",
         "match",
         "next",
         "snapshot",
@@ -94,7 +94,7 @@ class Progress:
         "waiting",
     )
 
-    def __init__(self, next_index: int, heard_ns: int, inflights: Inflights) -> None:
+    def __init__(self, next_index: int, last_contact_ns: int, inflights: Inflights) -> None:
         self.state = ProgressState.PROBE
         self.match = 0
         self.next = next_index
@@ -105,7 +105,7 @@ class Progress:
         self.chunk_round = 0
         self.commit_sent = 0
         self.acked_round = 0
-        self.heard_ns = heard_ns
+        self.last_contact_ns = last_contact_ns
 
     @property
     def is_paused(self) -> bool:

@@ -511,7 +511,7 @@ class Follower:
             self.leader = leader
             raft.outbox.emit(LeaderChanged(raft.term, leader))
         assert self.leader == leader, f"term {raft.term} has leaders {self.leader} and {leader}"
-        raft.heard_ns = raft.now_ns
+        raft.last_contact_ns = raft.now_ns
         self.wait()
 
     def _take(self, leader: NodeId, body: LeaderBody) -> None:
@@ -908,13 +908,13 @@ class Leader:
 
     def next_deadline_ns(self) -> int:
         """Return when `expire` has something to do."""
-        deadline = min(self._heartbeat_ns, self._quorum_ns() + self._patience_ns)
+        deadline = min(self._heartbeat_ns, self._quorum_ns() + self._quorum_timeout_ns)
         return min(deadline, self.transfer.deadline_ns) if self.transfer else deadline
 
     def expire(self) -> None:
         """Look at the clock: a majority must have answered lately, the others must hear of it."""
         raft = self._raft
-        if raft.now_ns >= self._quorum_ns() + self._patience_ns:
+        if raft.now_ns >= self._quorum_ns() + self._quorum_timeout_ns:
             raft.become_follower(raft.term, None)  # check-quorum (dissertation 6.2)
             return
         if self.transfer and raft.now_ns >= self.transfer.deadline_ns:
@@ -1004,7 +1004,7 @@ class Leader:
         elif target not in raft.memberships.current.voters or target == raft.config.node:
             error = RefusedError("NOT_VOTER", f"node {target} is no other voter", node=target)
         else:
-            self.transfer = Transfer(tag, target, raft.now_ns + self._patience_ns)
+            self.transfer = Transfer(tag, target, raft.now_ns + self._quorum_timeout_ns)
             self._continue(target)
             return
         raft.outbox.emit(Refused(tag, error))
@@ -1028,7 +1028,9 @@ class Leader:
         replicator.round += 1
         self._heartbeat_ns = raft.now_ns + raft.config.heartbeat_ns
         self._rounds[replicator.round] = raft.now_ns
-        while self._rounds[oldest := next(iter(self._rounds))] + self._patience_ns < raft.now_ns:
+        while (
+            self._rounds[oldest := next(iter(self._rounds))] + self._quorum_timeout_ns < raft.now_ns
+        ):
             del self._rounds[oldest]
         for node in sorted(replicator.progress):
             if node != raft.config.node:
@@ -1039,7 +1041,7 @@ class Leader:
         self._confirm_reads()
 
     @property
-    def _patience_ns(self) -> int:
+    def _quorum_timeout_ns(self) -> int:
         return self._raft.config.election_timeout_max_ns
 
     def _append(self, kind: EntryKind, data: bytes) -> None:
@@ -1061,9 +1063,9 @@ class Leader:
         if self.transfer:
             raise BusyError(f"the leadership is being handed to {self.transfer.target}")
         if isinstance(event.change, NoteDisks):
-            heard = raft.disks_heard | {raft.config.node: raft.config.disk}
+            reported = raft.reported_disks | {raft.config.node: raft.config.disk}
             members = raft.memberships.current.members
-            for name in sorted(name for name in members if heard.get(name) == ""):
+            for name in sorted(name for name in members if reported.get(name) == ""):
                 raise BusyError(f"node {name} has an earlier version, without directory ids")
         if raft.log.committed < max(self.first_index, raft.memberships.index):
             raise BusyError("an earlier change of the membership is not committed yet")
@@ -1123,7 +1125,9 @@ class Leader:
         progress = self.replicator.progress[node]
         if round_number > progress.acked_round:
             progress.acked_round = round_number
-            progress.heard_ns = max(progress.heard_ns, self._rounds.get(round_number, 0))
+            progress.last_contact_ns = max(
+                progress.last_contact_ns, self._rounds.get(round_number, 0)
+            )
         self.replicator.heartbeat_answered(node)
         self._confirm_reads()
 
@@ -1169,12 +1173,12 @@ class Leader:
         raft, progress = self._raft, self.replicator.progress
         membership = raft.memberships.current
 
-        def heard_ns(voter: NodeId) -> int:
+        def last_contact_ns(voter: NodeId) -> int:
             if not membership.counts(voter):
                 return 0
-            return raft.now_ns if voter == raft.config.node else progress[voter].heard_ns
+            return raft.now_ns if voter == raft.config.node else progress[voter].last_contact_ns
 
-        return reached_by_majority(map(heard_ns, membership.voters))
+        return reached_by_majority(map(last_contact_ns, membership.voters))
 
 
 Role = Follower | Candidate | Leader
@@ -1190,7 +1194,7 @@ class Raft:
 
     Attributes:
         term, vote: Raft's hard state, as it is in memory.
-        disks_heard: The directory id that each member has said last.
+        reported_disks: The directory id that each member has said last.
         last_contact_ns: Last message of the leader, or the start. No other candidate gets a vote
             for the least election timeout after that, and the leader relies on it.
     """
@@ -1199,8 +1203,8 @@ class Raft:
         self.config = config
         self.random = random
         self.now_ns = 0
-        self.heard_ns = 0
-        self.disks_heard: dict[NodeId, str] = {}
+        self.last_contact_ns = 0
+        self.reported_disks: dict[NodeId, str] = {}
         self.term = recovered.hard_state.term
         self.vote = recovered.hard_state.vote
         self._written = recovered.hard_state
@@ -1389,7 +1393,7 @@ class Raft:
 
     def _start(self) -> None:
         """Set the clock; an earlier process may have had a leader a moment ago."""
-        self.heard_ns = self.now_ns
+        self.last_contact_ns = self.now_ns
         self.role = Follower(self, None)
         if self.log.snapshot is not None:
             self.outbox.emit(Restore(self.log.snapshot))
@@ -1443,7 +1447,7 @@ class Raft:
             else:
                 self.ignore(sender, f"{DATA_LOST}: it is for a node with directory id {wanted!r}")
             return False
-        self.disks_heard[sender] = said
+        self.reported_disks[sender] = said
         return True
 
     def _halt_on_lost_disk(self, noted: str) -> None:
@@ -1465,7 +1469,7 @@ class Raft:
         """Return whether a leader may rely on this member not voting (thesis 4.2.3, 6.4.1)."""
         if isinstance(self.role, Leader):
             return True
-        return self.now_ns < self.heard_ns + self.config.election_timeout_min_ns
+        return self.now_ns < self.last_contact_ns + self.config.election_timeout_min_ns
 
     def _begin_term(self, term: int, vote: NodeId | None) -> None:
         assert term >= self.term

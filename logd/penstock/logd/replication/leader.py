@@ -95,12 +95,12 @@ class Peer:
     agreed: bool = False
     end: int = 0
     synced: int = 0
-    wish: int = -1
+    pending: int = -1
     whole: bool = True
     lost: bool = False
     lost_ns: int = 0
     behind_ns: int | None = None
-    remembers: bool | None = None
+    dedup_agrees: bool | None = None
     goal: int = 0
     goal_ns: int = 0
 
@@ -108,15 +108,15 @@ class Peer:
         """Return whether a fetch is later than those before; a restarted process counts from 0."""
         return fetch.boot != self.boot or fetch.number > self.number
 
-    def fetched(self, fetch: Fetch, *, agreed: bool, remembers: bool | None) -> None:
+    def fetched(self, fetch: Fetch, *, agreed: bool, dedup_agrees: bool | None) -> None:
         """Take what a fetch says."""
-        self.remembers = remembers if agreed else None
+        self.dedup_agrees = dedup_agrees if agreed else None
         self.boot, self.number = fetch.boot, fetch.number
         self.agreed, self.whole, self.lost = agreed, fetch.whole, False
         self.end = fetch.offset
         self.synced = min(fetch.synced, fetch.offset) if agreed else 0
         if fetch.wants:
-            self.wish = fetch.number
+            self.pending = fetch.number
 
     def watch(self, log_end: int, now_ns: int) -> None:
         """Compare with where the leader's log ends; called whenever either moves."""
@@ -213,7 +213,7 @@ class Isr:
         }
         late = [n for n in target if n != self._node and peers[n].is_late(now_ns, lag_ns)]
         late.sort(key=lambda node: (peers[node].synced, node))
-        forgetful = [n for n in sorted(target) if n in peers and peers[n].remembers is False]
+        forgetful = [n for n in sorted(target) if n in peers and peers[n].dedup_agrees is False]
         for node in (*forgetful, *late):
             if len(target) > view.min_isr:
                 target.discard(node)
@@ -240,7 +240,7 @@ class Isr:
             and node not in self._view.observers
             and peer.agreed
             and peer.whole
-            and peer.remembers is True
+            and peer.dedup_agrees is True
             and not peer.lost
             and peer.synced > log.high_watermark
             and peer.synced >= self._epoch_start
@@ -435,9 +435,9 @@ class Leader:
         For the code that holds pending fetches until there is news.
         """
         peer = self._peers.get(node)
-        if peer is None or not peer.agreed or peer.wish < 0 or self.stage is Stage.RESIGNED:
+        if peer is None or not peer.agreed or peer.pending < 0 or self.stage is Stage.RESIGNED:
             return None
-        return self._frames(node, peer, peer.wish)
+        return self._frames(node, peer, peer.pending)
 
     # Parts.
 
@@ -502,19 +502,19 @@ class Leader:
         if not peer.is_news(fetch):
             return
         disagreement = self._compare(fetch)
-        differed = peer.remembers is False
+        differed = peer.dedup_agrees is False
         peer.fetched(
             fetch,
             agreed=disagreement is None,
-            remembers=True if fetch.dedup is None else dedup_agrees,
+            dedup_agrees=True if fetch.dedup is None else dedup_agrees,
         )
         peer.watch(self._log.written, now_ns)
         self._raise_high_watermark(effects)
         if fetch.wants:
             answer = disagreement or self._frames(fetch.node, peer, fetch.number)
             effects.append(SendAnswer(fetch.node, answer))
-        elif differed is not (peer.remembers is False) and peer.agreed and peer.wish >= 0:
-            effects.append(SendAnswer(fetch.node, self._frames(fetch.node, peer, peer.wish)))
+        elif differed is not (peer.dedup_agrees is False) and peer.agreed and peer.pending >= 0:
+            effects.append(SendAnswer(fetch.node, self._frames(fetch.node, peer, peer.pending)))
 
     def _refuse(self, fetch: Fetch) -> Refusal | None:
         if fetch.leader_epoch < self.view.leader_epoch:
@@ -571,7 +571,7 @@ class Leader:
             high_watermark=log.high_watermark,
             log_start=log.start,
             catching_up=node not in self._isr.counted,
-            dedup_differs=peer.remembers is False,
+            dedup_differs=peer.dedup_agrees is False,
         )
 
     def _isr_answered(self, event: IsrAnswered, now_ns: int, effects: list[Effect]) -> None:

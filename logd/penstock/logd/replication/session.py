@@ -199,7 +199,7 @@ class _Told:
         mark_ns: Time until which a high watermark waits; None: none does.
     """
 
-    wish: tuple[str, int] = ("", -1)
+    pending: tuple[str, int] = ("", -1)
     framed: bool = False
     high_watermark: int = -2
     log_start: int = -1
@@ -208,7 +208,7 @@ class _Told:
 
     def wished(self, fetch: Fetch) -> None:
         """It wants frames, and says what it knows."""
-        self.wish, self.framed = (fetch.boot, fetch.number), False
+        self.pending, self.framed = (fetch.boot, fetch.number), False
         if fetch.known is None:
             self.high_watermark, self.log_start, self.dedup_differs = -2, -1, False
         else:
@@ -337,7 +337,7 @@ class FetchSessionHandler:
 
     def _frames(self, key: PartitionId, answer: Frames, now_ns: int) -> Part | None:
         told = self._told[key]
-        if told.framed or told.wish != (answer.boot, answer.number):
+        if told.framed or told.pending != (answer.boot, answer.number):
             self._unmark(key, told)
             return None
         bytes_max = self._left if answer.upto > answer.offset else 0

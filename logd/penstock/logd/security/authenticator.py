@@ -180,14 +180,14 @@ class Authenticator:
 
     # Telling.
 
-    def note_success(self, door: str) -> None:
+    def note_success(self, endpoint: str) -> None:
         """Count an authentication at an endpoint, once for each connection or call."""
-        self.succeeded[door] += 1
+        self.succeeded[endpoint] += 1
 
-    def note_failure(self, door: str, error: UnauthenticatedError, peer: str) -> None:
+    def note_failure(self, endpoint: str, error: UnauthenticatedError, peer: str) -> None:
         """Somebody was not."""
-        self.failed[door, error.reason] += 1
-        self.on_failure(door, error.reason, peer)
+        self.failed[endpoint, error.reason] += 1
+        self.on_failure(endpoint, error.reason, peer)
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             if now_ns - self._told_since_ns >= _MINUTE_NS:
@@ -195,7 +195,7 @@ class Authenticator:
             self._told += 1
             if self._told > _TOLD_PER_MINUTE:
                 return
-        _log.warning("authentication failed", door=door, reason=error.reason, peer=peer)
+        _log.warning("authentication failed", endpoint=endpoint, reason=error.reason, peer=peer)
 
     # Parts.
 
@@ -244,6 +244,6 @@ def _check_fresh(source: TokenKeys) -> None:
         raise UnauthenticatedError("stale_keys", message)
 
 
-def _nobody_listens(door: str, reason: str, peer: str) -> None:
+def _nobody_listens(endpoint: str, reason: str, peer: str) -> None:
     """Failures are logged and counted; nobody else is told."""
-    del door, reason, peer
+    del endpoint, reason, peer

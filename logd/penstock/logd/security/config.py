@@ -24,7 +24,7 @@ from penstock.logd.security.principal import ANONYMOUS, CertificateName
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.service import Quantities
 
-Door = Literal["fetch", "grpc", "admin", "peer"]
+Endpoint = Literal["fetch", "grpc", "admin", "peer"]
 """Name of an endpoint of logd."""
 
 
@@ -205,7 +205,7 @@ def is_loopback(address: str) -> bool:
 
 
 def check_encrypted(
-    addresses: dict[Door, str], encrypted: frozenset[Door], asked: tuple[Door, ...]
+    addresses: dict[Endpoint, str], encrypted: frozenset[Endpoint], asked: tuple[Endpoint, ...]
 ) -> None:
     """Refuse listeners that others can read along with, unless somebody asked for them by name.
 
@@ -217,11 +217,11 @@ def check_encrypted(
     Raises:
         ValueError: Which they are, and what to do.
     """
-    for door, address in addresses.items():
-        if door in encrypted or door in asked or is_loopback(address):
+    for endpoint, address in addresses.items():
+        if endpoint in encrypted or endpoint in asked or is_loopback(address):
             continue
-        section = "cluster.tls" if door == "peer" else "tls"
-        problem = f"{door}: {address} is open to other machines and has no TLS"
-        fix = f"listen on 127.0.0.1, or ask for it by name: insecure_listeners: [{door}]"
+        section = "cluster.tls" if endpoint == "peer" else "tls"
+        problem = f"{endpoint}: {address} is open to other machines and has no TLS"
+        fix = f"listen on 127.0.0.1, or ask for it by name: insecure_listeners: [{endpoint}]"
         msg = f"{problem}: give the section `{section}`, {fix}"
         raise ValueError(msg)

@@ -63,7 +63,7 @@ class CountedListener(Protocol):
         """Connections without TLS, or without a certificate that is taken."""
 
     @property
-    def turned_away(self) -> int:
+    def connections_refused(self) -> int:
         """Connections closed at once, for there were too many."""
 
 
@@ -87,7 +87,7 @@ class CredentialReloader:
         clock: The system's clock.
 
     Raises:
-        DoorSetupError: A file is missing or invalid.
+        ListenerSetupError: A file is missing or invalid.
 
     Attributes:
         authenticator: Identifies callers.
@@ -96,11 +96,11 @@ class CredentialReloader:
 
     def __init__(self, tls: TlsSection | None, auth: AuthSection, clock: Clock) -> None:
         self._clock = clock
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="doors")
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="listeners")
         self._asker = ThreadPoolExecutor(1, thread_name_prefix="keys of tokens")
         self._looked: list[Looked] = []
         self._counted: list[Renewed[ServerTls] | Renewed[ssl.SSLContext]] = []
-        self._counted_doors: dict[str, CountedListener] = {}
+        self._counted_listeners: dict[str, CountedListener] = {}
         self._section = tls
         self._may: Callable[[Principal], bool] | None = None
         self.tls = None if tls is None else self._server_tls("tls", tls.files(), _clients(tls))
@@ -155,7 +155,7 @@ class CredentialReloader:
         """Contexts of the peer endpoint, and of the links to other nodes.
 
         Raises:
-            DoorSetupError: A file is not what it should be.
+            ListenerSetupError: A file is not what it should be.
         """
         required = ClientCertificates.REQUIRED
         server = self._server_tls("cluster.tls", files, required)
@@ -168,7 +168,7 @@ class CredentialReloader:
         """Contexts of connections that are dialled.
 
         Raises:
-            LogdError: What `load` raises; DoorSetupError for a TlsFileError.
+            LogdError: What `load` raises; ListenerSetupError for a TlsFileError.
         """
         held = _sound(what, lambda: Renewed(what, paths, load))
         self._looked.append(held)
@@ -179,9 +179,9 @@ class CredentialReloader:
         """Look at something else as well, and tell its problem."""
         self._looked.append(looked)
 
-    def count_door(self, door: str, counted: CountedListener) -> None:
+    def count_listener(self, endpoint: str, counted: CountedListener) -> None:
         """Count connections to an endpoint that failed."""
-        self._counted_doors[door] = counted
+        self._counted_listeners[endpoint] = counted
 
     # Files.
 
@@ -221,10 +221,10 @@ class CredentialReloader:
         known, unknown = dict(self.authenticator.succeeded), dict(self.authenticator.failed)
         yield family("authentications", [((at,), count) for at, count in known.items()])
         yield family("authentications_failed", unknown.items())
-        doors = self._counted_doors
-        broken = [((at,), it.handshakes_failed) for at, it in doors.items()]
+        listeners = self._counted_listeners
+        broken = [((at,), it.handshakes_failed) for at, it in listeners.items()]
         yield family("tls_handshakes_failed", broken)
-        refused = [((at,), it.turned_away) for at, it in doors.items()]
+        refused = [((at,), it.connections_refused) for at, it in listeners.items()]
         yield family("connections_refused", refused)
         outcomes: Counter[tuple[str, str]] = Counter()
         for held in self._counted:
@@ -294,7 +294,7 @@ def _sound(what: str, make: Callable[[], Made]) -> Made:
     """Return the value made of the files of a key.
 
     Raises:
-        DoorSetupError: A file is missing or invalid.
+        ListenerSetupError: A file is missing or invalid.
     """
     try:
         return make()

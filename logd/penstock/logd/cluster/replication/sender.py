@@ -479,7 +479,7 @@ class ReplicaFetchServer:
         self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._serving: FetchSessionHandler | None = None
-        self._stirred = False
+        self._changed_reports = False
         self._unsent: deque[memoryview] = deque()
         self._problem: Exception | None = None
         self._blocked = asyncio.Event()
@@ -563,13 +563,13 @@ class ReplicaFetchServer:
 
     def _stir(self) -> None:
         """There may be something to say: at the end of this turn, so that it is said together."""
-        if not self._stirred:
-            self._stirred = True
+        if not self._changed_reports:
+            self._changed_reports = True
             self._loop.call_soon(self._say)
 
     def _say(self) -> None:
         """Send what there is to say, as far as the connection takes it at once."""
-        self._stirred = False
+        self._changed_reports = False
         if self._unsent or self._serving is None:  # what is being sent goes on from here
             return
         try:
