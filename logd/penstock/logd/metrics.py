@@ -68,13 +68,13 @@ METRICS: Final = {
     ),
     # Streams: duplicates.
     "dedup_entries": _gauge(
-        "Message ids (`kind` is `ids`) and producers that a stream remembers.", "stream", "kind"
+        "Message ids (`kind` is `ids`) and producers in a stream's dedup state.", "stream", "kind"
     ),
     "dedup_max_entries": _gauge(
-        "Message ids and producers that a stream may remember.", "stream", "kind"
+        "Message ids and producers that a stream's dedup state may hold.", "stream", "kind"
     ),
     "dedup_evicted": _counter(
-        "Message ids and producers that a stream forgot early because it remembered too many.",
+        "Message ids and producers dropped early from a stream's dedup state because it was full.",
         "stream",
         "kind",
     ),

@@ -141,7 +141,7 @@ class Telemetry:
                 yield f"stream {partition.label}: {what}; see: penstock logd gaps"
             dedup = partition.intake.dedup
             if dedup.lost_until_ns > self.engine.subscription_manager.now().unix_ns:
-                what = f"what it remembered below offset {dedup.lost} is lost"
+                what = f"its dedup state below offset {dedup.lost} is lost"
                 yield f"stream {partition.label}: {what}; repeats may be stored again"
 
 

@@ -200,7 +200,7 @@ class SubjectTrie(Generic[Value]):
 
         Both may have wildcards, so that each step follows every child that one of the two allows:
         what is looked at are the filters with a beginning in common, not all of them. Nothing is
-        remembered of it.
+        cached.
         """
         *tokens, last = subject_filter.split(".")
         nodes = [self._root]

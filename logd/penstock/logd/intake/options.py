@@ -146,7 +146,7 @@ def read_unanswered(pairs: Pairs, *, max_key_bytes: int, tombstones: bool) -> Pu
 
     What asks for an answer or for another way of storing is meant for another stream. Key and
     tombstone count if all of Penstock's headers are sound, and an id if it is not too long to be
-    remembered. What does not count is stored with the other headers.
+    kept. What does not count is stored with the other headers.
 
     Args:
         pairs: The headers; the first of a repeated name counts.

@@ -103,25 +103,25 @@ class StreamConfig:
         int,
         Ge(0),
         Le(_DAY_S),
-        Option("Seconds for which a `Nats-Msg-Id` is remembered; 0: not at all."),
+        Option("Seconds for which a `Nats-Msg-Id` is kept; 0: none is."),
     ] = 120
     max_dedup_entries: Annotated[
         int,
         Ge(1),
         Le(100_000_000),
-        Option("Ids remembered at most; beyond it the oldest goes before its time."),
+        Option("Maximum ids kept; beyond it the oldest is dropped before its time."),
     ] = 1_000_000
     producer_expiry_s: Annotated[
         int,
         Ge(60),
         Le(365 * _DAY_S),
-        Option("Seconds for which an idle producer's sequence is remembered."),
+        Option("Seconds for which an idle producer's sequence is kept."),
     ] = 7 * _DAY_S
     max_producers: Annotated[
         int,
         Ge(1),
         Le(10_000_000),
-        Option("Producers remembered at most; beyond it the one idle longest goes."),
+        Option("Maximum producers kept; beyond it the one idle longest is dropped."),
     ] = 100_000
     retention: Retention = NO_LIMITS
     discard: Annotated[

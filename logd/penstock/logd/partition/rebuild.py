@@ -182,7 +182,7 @@ def _tell_loss(intake: Intake, offset: int, until_ns: int) -> None:
     intake.dedup.lost = max(intake.dedup.lost, offset)
     intake.dedup.lost_until_ns = until_ns
     _log.error(
-        "what the stream remembered is lost",
+        "dedup state is lost",
         stream=intake.config.name,
         below_offset=offset,
         meaning="repeated messages may be stored again, producers be refused as unknown",

@@ -111,7 +111,7 @@ class SubjectQueues:
     Of a queue that is forgotten every batch is settled: acked, refused, or given up. So when its
     subject comes back under another producer id, nothing is sent again and nothing was left out.
     Only a batch that was given up without an answer may still be under way; on a queue that is
-    remembered logd refuses it when it comes too late, else it is stored after those sent since.
+    kept logd refuses it when it comes too late, else it is stored after those sent since.
 
     Args:
         limit: Queues; more only while as many are in use.

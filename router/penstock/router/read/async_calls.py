@@ -21,7 +21,7 @@ class AsyncCalls:
         self._open: tuple[asyncio.Runner, AsyncLogClient] | None = None
 
     def run(self, make: Callable[[AsyncLogClient], Coroutine[Any, Any, _T]]) -> _T:
-        """What `make` returns, which is given the client."""
+        """Return the result of the coroutine that `make` returns for the client."""
         if self._open is None:
             self._open = asyncio.Runner(), self._connect()
         runner, client = self._open

@@ -505,7 +505,7 @@ class Admission:
 
 
 class Pace:
-    """When the next batch of a stream may begin: the option `batchInterval`.
+    """Rate of a stream's batches: the option `batchInterval`.
 
     Batches begin an interval apart at least. Where the log had nothing new at the end of an
     interval, the batch begins half an interval after its first record came, so that records which
@@ -516,7 +516,7 @@ class Pace:
         interval_ns: The interval.
 
     Attributes:
-        due_ns: When the next batch may begin; monotonic.
+        due_ns: Monotonic time from which on the next batch may begin.
         is_idle: True if the log had nothing new when it was looked at last.
     """
 

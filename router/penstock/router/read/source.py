@@ -74,7 +74,7 @@ from penstock.router.read.tasks import OpenLog, Task, plan, read_task, subject_t
 _NOTHING: Final = Readable(0, 0)
 
 _WAIT_S: Final = 10.0
-"""How long a look waits for new records: partitions that are added since are not waited at."""
+"""Maximum seconds that a request waits for new records, at the partitions known at its start."""
 
 _PAUSE_MIN_S: Final = 1.0
 """Between two looks at a log that cannot be waited for."""
