@@ -372,3 +372,11 @@ async def test_closing_ends_an_answer_that_does_not_come() -> None:
             await server.close()
         assert await rest(busy) == b""
         await leave(busy)
+
+
+async def test_head_with_a_body_that_is_not_http_is_answered_without_a_body() -> None:
+    head = b"HEAD / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with serving() as (_, port):
+        answer = await say(port, head + b"no chunk\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.endswith(b"\r\n\r\n")

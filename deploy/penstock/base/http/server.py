@@ -160,12 +160,22 @@ async def serve_http(
             if connection.our_state is h11.MUST_CLOSE or connection.their_state is not h11.DONE:
                 return
             connection.start_next_cycle()
-    except h11.RemoteProtocolError as error:
+    except _UnreadableError as unreadable:
+        error = unreadable.error
         if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = {"content-type": "text/plain; charset=utf-8"}
             hint = Response(error.error_status_hint, str(error).encode(), headers)
-            await _answer(connection, writer, hint)
+            await _answer(connection, writer, hint, bodiless=unreadable.bodiless)
         raise MalformedRequestError(f"http: {error}") from None
+
+
+class _UnreadableError(Exception):
+    """A request is not HTTP; `bodiless` says whether the answer may have no body."""
+
+    def __init__(self, error: h11.RemoteProtocolError, *, bodiless: bool) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.bodiless = bodiless
 
 
 async def _read_in_time(
@@ -195,7 +205,11 @@ async def _read(
     head: h11.Request | None = None
     body = bytearray()
     while True:
-        event = connection.next_event()
+        try:
+            event = connection.next_event()
+        except h11.RemoteProtocolError as error:
+            bodiless = head is not None and head.method == b"HEAD"
+            raise _UnreadableError(error, bodiless=bodiless) from None
         if event is h11.NEED_DATA:
             if connection.they_are_waiting_for_100_continue:
                 go_on = h11.InformationalResponse(status_code=100, headers=[])
