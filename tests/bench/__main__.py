@@ -73,7 +73,10 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "n": ((app_log.TITLE, app_log.run),),
     "o": ((doors.TITLE, doors.run),),
     "p": ((collecting.FILE_TITLE, collecting.run_files),),
-    "q": ((collecting.OTLP_TITLE, collecting.run_otlp),),
+    "q": (
+        (collecting.OTLP_TITLE, collecting.run_otlp),
+        (collecting.SENDERS_TITLE, collecting.run_senders),
+    ),
     "r": ((collecting.FORWARD_TITLE, collecting.run_forward),),
     "s": ((source.TITLE, source.run),),
     "t": ((typed.TITLE, typed.run),),

@@ -7,7 +7,8 @@ collector's, nats-server's and logd's. CPU time and memory are the collector's a
     p  one file of JSON lines as structured loggers write them, then one of plain lines, then one of
        eleven well-known formats in turns, then one of each; the peers are rsyslogd and syslog-ng,
        where they can be had, from file to file
-    q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged
+    q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged; then
+       the same records by HTTP as other products' senders post them, on 4 connections
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
     w  the same into a spool from which nothing leaves, then kill -9 and start: until ready
     y  syslog as in RFC 5424 over TCP, counted frames; the same peers, to a file
@@ -39,6 +40,7 @@ from tests.bench.gate import make_lines
 from tests.bench.harness import Bench
 from tests.bench.log_formats import FORMATS, lines_of, lines_of_all
 from tests.bench.machine import cpu_seconds
+from tests.bench.senders import BATCH, PROTOCOLS, Protocol, send
 from tests.support.collector import Collector
 from tests.support.collector import encode_batch as encode_specs_batch
 from tests.support.logd import Logd
@@ -49,11 +51,11 @@ from tests.support.waiting import wait_until
 FILE_TITLE: Final = "a file through the collector into logd"
 OTLP_TITLE: Final = "OTLP requests through the collector into logd"
 SYSLOG_TITLE: Final = "syslog over TCP through the collector into logd"
+SENDERS_TITLE: Final = "log records by HTTP, protocol by protocol"
 RESTART_TITLE: Final = "a collector that starts with a full spool"
 SPECS_TITLE: Final = "records of the spec library through the collector into logd"
 FORWARD_TITLE: Final = "Fluent forward chunks through the collector into logd"
 COLLECTOR: Final = "collector"
-_BATCH: Final = 512
 _IN_FLIGHT: Final = 8
 _ASK_S: Final = 0.25
 """Between looks at the status, which is made of CPU time of the collector."""
@@ -96,7 +98,7 @@ def _run_formats(bench: Bench) -> Case:
         "p", "lines of one format: for each second of the collector's CPU time", "records/s",
         aims=tuple(Aim(name, None, 70_000) for name in bench.some(FORMATS)),
     )  # fmt: skip
-    count = bench.pick(200_000, 50_000, 2 * _BATCH) // _BATCH * _BATCH
+    count = bench.pick(200_000, 50_000, 2 * BATCH) // BATCH * BATCH
     for number, (name, counts) in enumerate(bench.turns("p, formats", bench.some(FORMATS))):
         directory = bench.directory / f"pf{number}"
         feed = partial(_feed_lines, make=partial(lines_of, name))
@@ -110,6 +112,20 @@ def _run_formats(bench: Bench) -> Case:
 def run_otlp(bench: Bench) -> Iterator[Case]:
     """q. Aim: 60,000 records a second on one core."""
     yield from _cases(bench, "q", "log records over gRPC", _feed_otlp, rate_min=60_000)
+
+
+def run_senders(bench: Bench) -> Iterator[Case]:
+    """q. Each protocol beside OTLP."""
+    what = "log records by HTTP: for each second of the collector's CPU time"
+    case = Case("q", what, "records/s")
+    count = bench.pick(200_000, 50_000, 2 * BATCH) // BATCH * BATCH
+    for number, (name, counts) in enumerate(bench.turns("q, by HTTP", bench.some(PROTOCOLS))):
+        directory = bench.directory / f"qh{number}"
+        took = _through_collector(directory, name, count, partial(_feed_http, PROTOCOLS[name]))
+        shutil.rmtree(directory)
+        if counts:
+            case.add(name, count / max(took.processor_s, 1e-3))
+    yield case
 
 
 def run_forward(bench: Bench) -> Iterator[Case]:
@@ -140,7 +156,7 @@ def run_restart(bench: Bench) -> Iterator[Case]:
             os.kill(setting.logd_pid, signal.SIGSTOP)  # nothing leaves the spool
             collector = setting.collector
             requests = int(gib * (1 << 30)) // len(_forward_records())
-            _feed_forward(setting, requests * _BATCH)
+            _feed_forward(setting, requests * BATCH)
             collector.daemon.kill()
             spooled = sum(file.stat().st_size for file in collector.data_dir.rglob("*.log"))
             begun_s = perf_counter()
@@ -169,7 +185,7 @@ def _cases(
     rate_min: float | None = None,
     cost_max: float | None = None,
 ) -> Iterator[Case]:
-    count = bench.pick(400_000, 100_000, 2 * _BATCH) // _BATCH * _BATCH
+    count = bench.pick(400_000, 100_000, 2 * BATCH) // BATCH * BATCH
     names, compare = (COLLECTOR, *peers), {COLLECTOR: tuple(peers)}
     rate = Case(letter, what, "records/s", compare=compare)
     name = f"{what}: for each second of the collector's CPU time"
@@ -226,6 +242,7 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         "r": {"type": "forward", "listen": f"127.0.0.1:{port}"},
         "x": {"type": "unix", "path": str(directory / "in.sock")},
         "y": {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}"},
+        **{name: protocol.section(port) for name, protocol in PROTOCOLS.items()},
     }
     streams = [{"name": "logs", "subject": "telemetry.logs.>"}]
     with ExitStack() as stack:
@@ -309,12 +326,16 @@ def _feed_otlp(setting: Setting, count: int) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{setting.port}") as channel:
         export: Any = channel.unary_unary(_EXPORT)
         under_way: deque[Any] = deque()
-        for _ in range(count // _BATCH):
+        for _ in range(count // BATCH):
             if len(under_way) == _IN_FLIGHT:
                 assert under_way.popleft().result() == b"", "refused in part"
             under_way.append(export.future(body))
         for future in under_way:
             assert future.result() == b"", "refused in part"
+
+
+def _feed_http(protocol: Protocol, setting: Setting, count: int) -> None:
+    send(setting.port, protocol, count // BATCH)
 
 
 def _otlp_request() -> bytes:
@@ -324,7 +345,7 @@ def _otlp_request() -> bytes:
         element.resource.attributes.add(key=key).value.string_value = "shop-1"
     scope = element.scope_logs.add()
     scope.scope.name = "shop.till"
-    for number in range(_BATCH):
+    for number in range(BATCH):
         record = scope.log_records.add(
             time_unix_nano=1_700_000_000_000_000_000 + number, severity_number=9, flags=1,
             trace_id=_id(number, 16), span_id=_id(number, 8),
@@ -347,7 +368,7 @@ def _forward_records() -> bytes:
     entry = {"level": "info", "message": "an order was paid by card in the shop at the corner",
              "http.request.method": "GET", "url.path": "/cart/checkout", "status": 200,
              "duration_ms": 12.5}  # fmt: skip
-    records: bytes = msgpack.packb([1_700_000_000, entry]) * _BATCH
+    records: bytes = msgpack.packb([1_700_000_000, entry]) * BATCH
     return records
 
 
@@ -355,7 +376,7 @@ def _feed_forward(setting: Setting, count: int) -> None:
     packed = _forward_records()
     with socket.create_connection(("127.0.0.1", setting.port), timeout=60) as connection:
         unpacker, acked = msgpack.Unpacker(), 0
-        chunks = count // _BATCH
+        chunks = count // BATCH
         for number in range(chunks):
             connection.sendall(msgpack.packb(["shop", packed, {"chunk": str(number)}]))
             while number + 1 - acked >= (_IN_FLIGHT if number + 1 < chunks else 1):
@@ -364,11 +385,11 @@ def _feed_forward(setting: Setting, count: int) -> None:
 
 
 def _feed_specs(setting: Setting, count: int) -> None:
-    lines = make_lines(_BATCH, {})
+    lines = make_lines(BATCH, {})
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)
         connection.connect(str(setting.file))
-        batches = count // _BATCH
+        batches = count // BATCH
         acked, received = 0, b""
         for number in range(1, batches + 1):
             connection.sendall(encode_specs_batch("bench", number, lines))
@@ -386,8 +407,8 @@ def _send_syslog(port: int, count: int) -> None:
     """Messages of RFC 5424 whose text is a plain line, each behind its length (RFC 6587)."""
     head = b"<134>1 2026-01-02T03:04:05.123456Z host-1 shop 4711 - - "
     with connected(port) as connection:
-        for first in range(0, count, _BATCH):
-            texts = (plain_line(number)[:-1] for number in range(first, first + _BATCH))
+        for first in range(0, count, BATCH):
+            texts = (plain_line(number)[:-1] for number in range(first, first + BATCH))
             frames = (b"%d %b%b" % (len(head) + len(text), head, text) for text in texts)
             connection.sendall(b"".join(frames))
 

@@ -19,7 +19,7 @@ Prometheus's bucket i ends where bucket i - 1 of OpenTelemetry ends: (base**(i-1
 
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final
@@ -195,12 +195,15 @@ def point_lines(
     Raises:
         RemoteProtocolError: It is no such message.
     """
-    every = list(_read_2(body) if version == 2 else _read_1(body))
+    request = parse(WRITE_2 if version == 2 else WRITE_1, body)
+    read = _reader_2(request.symbols) if version == 2 else _reader_1(request.metadata)
     exemplars: dict[Labels, list[tuple[Labels, float, int]]] = {}
-    for series in every:
-        if series.exemplars:
+    for one in request.timeseries:
+        if one.exemplars:
+            series = read(one)
             exemplars.setdefault(series.labels, []).extend(series.exemplars)
-    for series in every:
+    for one in request.timeseries:
+        series = read(one)
         count = len(series.samples) + len(series.histograms)
         fault = _fault(series, version)
         if fault:
@@ -213,10 +216,11 @@ def point_lines(
     records.notes["exemplars_dropped"] += sum(map(len, exemplars.values()))
 
 
-def _read_1(body: bytes) -> Iterator[_Series]:
-    request = parse(WRITE_1, body)
-    known = {one.metric_family_name: (one.type, one.unit) for one in request.metadata}
-    for one in request.timeseries:
+def _reader_1(metadata: Any) -> Callable[[Any], _Series]:
+    """Reads a series of version 1.0, given the types that its request says."""
+    known = {one.metric_family_name: (one.type, one.unit) for one in metadata}
+
+    def read(one: Any) -> _Series:
         labels = tuple((label.name, label.value) for label in one.labels)
         name = next((value for key, value in labels if key == _NAME), "")
         kind, unit = known.get(name) or known.get(_family(name)) or (0, "")
@@ -224,7 +228,9 @@ def _read_1(body: bytes) -> Iterator[_Series]:
             (tuple((label.name, label.value) for label in it.labels), it.value, it.timestamp)
             for it in one.exemplars
         ]
-        yield _Series(labels, kind, unit, 0, one.samples, one.histograms, exemplars)
+        return _Series(labels, kind, unit, 0, one.samples, one.histograms, exemplars)
+
+    return read
 
 
 def _family(name: str) -> str:
@@ -235,28 +241,31 @@ def _family(name: str) -> str:
     return name
 
 
-def _read_2(body: bytes) -> Iterator[_Series]:
-    request = parse(WRITE_2, body)
-    symbols = request.symbols
+def _reader_2(symbols: Sequence[str]) -> Callable[[Any], _Series]:
+    """Reads a series of version 2.0, given the texts of its request."""
+    texts = list(symbols)
 
     def labels_of(refs: Any) -> Labels:
         if len(refs) % 2:
             raise RemoteProtocolError("an odd number of labels_refs")
-        texts = [symbols[ref] for ref in refs]
-        return tuple(zip(texts[::2], texts[1::2], strict=True))
+        found = [texts[ref] for ref in refs]
+        return tuple(zip(found[::2], found[1::2], strict=True))
 
-    try:
-        for one in request.timeseries:
+    def read(one: Any) -> _Series:
+        try:
             exemplars = [
                 (labels_of(it.labels_refs), it.value, it.timestamp) for it in one.exemplars
             ]
-            unit = symbols[one.metadata.unit_ref] if one.metadata.unit_ref else ""
-            yield _Series(
-                labels_of(one.labels_refs), one.metadata.type, unit, one.created_timestamp,
-                one.samples, one.histograms, exemplars,
-            )  # fmt: skip
-    except IndexError:
-        raise RemoteProtocolError("a reference to a symbol that is not there") from None
+            unit = texts[one.metadata.unit_ref] if one.metadata.unit_ref else ""
+            labels = labels_of(one.labels_refs)
+        except IndexError:
+            raise RemoteProtocolError("a reference to a symbol that is not there") from None
+        return _Series(
+            labels, one.metadata.type, unit, one.created_timestamp,
+            one.samples, one.histograms, exemplars,
+        )  # fmt: skip
+
+    return read
 
 
 def _fault(series: _Series, version: int) -> str:
