@@ -41,6 +41,7 @@ from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.remote_write import WRITE_1, WRITE_2, Written, point_lines
 from penstock.collector.decode.senders.splunk_hec import HecSettings, event_lines, raw_lines
 from penstock.collector.decode.senders.zipkin import span_lines
+from penstock.collector.decode.shapes import Made
 from penstock.collector.decode.units import decode_records
 from penstock.collector.decompression import gunzip, unzstd
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
@@ -87,12 +88,12 @@ def unit_of(kind: str) -> Decode:
     return decode
 
 
-def posted(read: Callable[[bytes, RecordMaker], Iterable[bytes]]) -> Decode:
+def posted(read: Callable[[bytes, RecordMaker], Iterable[Made]]) -> Decode:
     """A request of another product's sender, and what comes of it given to the validator."""
 
     def decode(data: bytes) -> None:
-        for line in read(data, RecordMaker({"service.name": "s"}, 99)):
-            check_line(line)
+        for line, verdict in read(data, RecordMaker({"service.name": "s"}, 99)):
+            assert verdict in (None, check_line(line))
 
     return decode
 

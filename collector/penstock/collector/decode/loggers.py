@@ -60,6 +60,7 @@ _LEVELS: Final[Mapping[str, ReadLevel]] = {
     "PRIORITY": SYSLOG,
 }
 """Keys of levels, the first that can be read counts, and how each is read."""
+LEVELS: Final = frozenset(_LEVELS)
 _TIMES: Final = (
     "timestamp", "time", "@timestamp", "ts", "@t", "instant", "timeMillis", "Timestamp",
     "eventTime", "datetime", "asctime", "timeStamp",

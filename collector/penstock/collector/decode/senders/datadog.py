@@ -21,6 +21,7 @@ from penstock.collector.decode.senders.record_maker import (
     read_json,
     text_or_empty,
 )
+from penstock.collector.decode.shapes import Made
 from penstock.collector.decode.timestamps import iso_time_ns
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs.limits import INT64_MAX
@@ -57,7 +58,7 @@ _UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 def log_lines(
     body: bytes, asked: Mapping[str, str], service: str, records: RecordMaker
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of logs in JSON: an object, or an array of them.
 
     Args:
@@ -79,7 +80,7 @@ def log_lines(
 
 def text_lines(
     body: bytes, asked: Mapping[str, str], service: str, records: RecordMaker
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of logs in text, one a line."""
     for whole in body.split(b"\n"):
         if line := whole.removesuffix(b"\r"):
@@ -87,7 +88,7 @@ def text_lines(
             yield _log({**_said(asked), "message": message}, service, records)
 
 
-def json_points(body: bytes, service: str, records: RecordMaker) -> Iterator[bytes]:
+def json_points(body: bytes, service: str, records: RecordMaker) -> Iterator[Made]:
     """The records of series in JSON.
 
     Raises:
@@ -101,7 +102,7 @@ def json_points(body: bytes, service: str, records: RecordMaker) -> Iterator[byt
         yield from _series(_read_series(one, number), service, records)
 
 
-def protobuf_points(body: bytes, service: str, records: RecordMaker) -> Iterator[bytes]:
+def protobuf_points(body: bytes, service: str, records: RecordMaker) -> Iterator[Made]:
     """The records of series in protobuf.
 
     Raises:
@@ -153,7 +154,7 @@ def _said(asked: Mapping[str, str]) -> Json:
     return {key: asked[key] for key in _NAMES if key in asked}
 
 
-def _log(item: Json, service: str, records: RecordMaker) -> bytes:
+def _log(item: Json, service: str, records: RecordMaker) -> Made:
     message = item.pop("message", "")
     attributes = tags_of(text_or_empty(item.pop("ddtags", "")).split(","))
     if source := text_or_empty(item.pop("ddsource", "")):
@@ -203,7 +204,7 @@ def _read_series(one: Any, number: int) -> Series:
     raise RemoteProtocolError(f"series {number} is not in the expected format")
 
 
-def _series(series: Series, service: str, records: RecordMaker) -> Iterator[bytes]:
+def _series(series: Series, service: str, records: RecordMaker) -> Iterator[Made]:
     attributes = tags_of(series.tags)
     if series.source_type:
         attributes["datadog.source_type"] = series.source_type

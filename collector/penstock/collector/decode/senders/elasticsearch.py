@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.senders.record_maker import About, RecordMaker
+from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 
 Json = dict[str, Any]
@@ -50,7 +51,7 @@ def bulk_lines(
     items: list[BulkItem],
     *,
     max_items: int,
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of a bulk request.
 
     Args:
@@ -86,7 +87,7 @@ def bulk_lines(
             yield document_line(fields, item, service, records)
 
 
-def document_line(fields: Json, item: BulkItem, service: str, records: RecordMaker) -> bytes:
+def document_line(fields: Json, item: BulkItem, service: str, records: RecordMaker) -> Made:
     """The record of one document, whose fields are used up."""
     default = item.index or "elasticsearch" if service == _FROM_INDEX else service
     resource = records.resource_of(

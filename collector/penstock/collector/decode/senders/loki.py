@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.collector.decode.senders.protobuf import Field, describe, parse
 from penstock.collector.decode.senders.record_maker import About, RecordMaker, read_json
+from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs.limits import INT64_MAX
 
@@ -41,7 +42,7 @@ PUSH: Final = describe(
 
 def json_lines(
     body: bytes, services: Sequence[str], default: str, added: Json, records: RecordMaker
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of a push in JSON.
 
     Args:
@@ -66,7 +67,7 @@ def json_lines(
 
 def protobuf_lines(
     body: bytes, services: Sequence[str], default: str, added: Json, records: RecordMaker
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of a push in protobuf, decompressed; as `json_lines`.
 
     Raises:
@@ -152,7 +153,7 @@ def _lines(
     default: str,
     added: Json,
     records: RecordMaker,
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of one stream."""
     if not labels:
         raise RemoteProtocolError("error at least one label pair is required per stream")

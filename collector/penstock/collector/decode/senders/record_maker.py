@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -18,10 +18,10 @@ from penstock.collector.decode.lines import (
     structured_fields,
     text_of,
 )
-from penstock.collector.decode.loggers import Trace, roles_of, take_trace
+from penstock.collector.decode.loggers import LEVELS, Trace, roles_of, take_trace
 from penstock.collector.decode.metrics import metric_line
 from penstock.collector.decode.severity import INFO, severity
-from penstock.collector.decode.shapes import log_fields
+from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeValidator, log_fields
 from penstock.collector.decode.timestamps import epoch_text_ns, epoch_time_ns
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import LINE_BYTES_MAX, SERVICE_CHARACTERS_MAX
@@ -30,6 +30,8 @@ from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
 Json = dict[str, Any]
 _CACHED_MAX: Final = 1000
 """Resources that are cached; a request of more services or hosts makes them again."""
+_SHAPED_MAX: Final = 64
+"""Origins of events whose shapes are remembered."""
 _ADDED_MAX: Final = ATTRIBUTES_MAX // 2
 """Attributes that stand beside an event; the event itself has room for as many."""
 
@@ -65,6 +67,8 @@ class RecordMaker:
         self.notes: Counter[str] = Counter()
         self._resource = resource
         self._resources: dict[tuple[str, str], dict[str, Any]] = {}
+        self._shaped: dict[tuple[Any, ...], ShapedEvents | None] = {}
+        self._validators: dict[tuple[str, str], ShapeValidator] = {}
 
     def resource_of(self, service: str, host: str = "") -> Mapping[str, Any]:
         """The resource of a service's records, on the host that sent them if one is named."""
@@ -86,7 +90,7 @@ class RecordMaker:
         about: About,
         *,
         is_line: bool = False,
-    ) -> bytes:
+    ) -> Made:
         """The log record of a structured event; `fields` is used up.
 
         Args:
@@ -95,9 +99,13 @@ class RecordMaker:
             about: What the protocol says of it. A level in the event is better.
             is_line: A time in the event is better, too, as its sender only saw the line.
         """
-        attributes, trace = self._beside(about)
-        if about.level and not roles_of(fields).levels:
+        if about.level and LEVELS.isdisjoint(fields):
             fields["level"] = about.level
+        shaped = self._shaped_events(resource, about, timed=not is_line)
+        made = None if shaped is None else shaped.make(fields, time_ns=about.time_ns)
+        if made is not None:
+            return made
+        attributes, trace = self._beside(about)
         record = log_record(
             fields,
             attributes,
@@ -109,9 +117,9 @@ class RecordMaker:
         )
         if trace is not None and "trace_id" not in record:
             record |= trace.fields()
-        return orjson.dumps(record)
+        return orjson.dumps(record), None
 
-    def text(self, text: str | bytes, resource: Mapping[str, Any], about: About) -> bytes:
+    def text(self, text: str | bytes, resource: Mapping[str, Any], about: About) -> Made:
         """The log record of a line, as of the lines of other sources; cut above their length."""
         line = clean_text(text).encode() if isinstance(text, str) else text
         is_cut = len(line) > LINE_BYTES_MAX
@@ -128,18 +136,24 @@ class RecordMaker:
         level = severity(about.level)
         if about.level and level is None:
             self.notes["levels_unknown"] += 1
+        time_ns = self.now_ns if about.time_ns is None else about.time_ns
         record = log_fields(
             level=level or INFO,
-            time_ns=self.now_ns if about.time_ns is None else about.time_ns,
+            time_ns=time_ns,
             now_ns=self.now_ns,
             body=text_of(line.removeprefix(BYTE_ORDER_MARK), attributes),
             trace=trace,
             resource=resource,
             attributes=attributes,
         )
-        return orjson.dumps(record)
+        made = orjson.dumps(record)
+        if any(value.__class__ is list for value in attributes.values()):
+            return made, None  # its items are the validator's to judge
+        shape = (trace is not None, trace is not None and trace.span_id is not None, *attributes)
+        number = record["severity_number"]
+        return made, self._validator_of(resource).validate(made, shape, time_ns, number)
 
-    def value(self, value: Any, resource: Mapping[str, Any], about: About) -> bytes:
+    def value(self, value: Any, resource: Mapping[str, Any], about: About) -> Made:
         """The log record of any JSON value: an event, a line, or the JSON text of another."""
         if isinstance(value, dict):
             return self.event(dict(value), resource, about)
@@ -155,9 +169,9 @@ class RecordMaker:
         *,
         time_ns: int | None,
         unit: str = "",
-    ) -> bytes:
+    ) -> Made:
         """The record of a metric's point; see `metric_line`."""
-        return metric_line(
+        line = metric_line(
             clean_text(name),
             clean_text(unit),
             attributes,
@@ -166,6 +180,7 @@ class RecordMaker:
             observed_ns=self.now_ns,
             resource=resource,
         )
+        return line, None
 
     def time_of(self, value: Any) -> int | None:
         """A number since 1970, perhaps in text, by its magnitude; None is counted unless absent."""
@@ -180,14 +195,51 @@ class RecordMaker:
             self.notes["timestamps_unreadable"] += 1
         return found
 
+    def _shaped_events(
+        self, resource: Mapping[str, Any], about: About, *, timed: bool
+    ) -> ShapedEvents | None:
+        """What makes the plain events of one origin; None when it is not plain itself.
+
+        Only the first origins of a request are looked at: a request of many has few events of each.
+        """
+        given = about.attributes
+        if any(value.__class__ is not str for value in given.values()):
+            return None
+        timed = timed and about.time_ns is not None
+        key = (*_origin_of(resource), timed, *given.items())
+        if key in self._shaped:
+            return self._shaped[key]
+        if len(self._shaped) >= _SHAPED_MAX:
+            return None
+        flat, left_out = flatten(given, count_max=_ADDED_MAX)
+        made = None
+        if not left_out and not _may_name_a_trace(flat):
+            made = ShapedEvents(resource, flat, self.now_ns, timed=timed)
+        self._shaped[key] = made
+        return made
+
+    def _validator_of(self, resource: Mapping[str, Any]) -> ShapeValidator:
+        key = _origin_of(resource)
+        if len(self._validators) >= _CACHED_MAX:
+            self._validators.clear()
+        return self._validators.setdefault(key, ShapeValidator())
+
     def _beside(self, about: About) -> tuple[dict[str, Any], Trace | None]:
         """Attributes beside an event, and the trace that some of them name."""
         flat, left_out = flatten(about.attributes, count_max=_ADDED_MAX)
         if left_out:
             self.notes["attributes_dropped"] += left_out
-        if not any("race" in key or key == "@tr" for key in flat):
-            return flat, None  # no key that could name a trace
+        if not _may_name_a_trace(flat):
+            return flat, None
         return flat, take_trace(flat, roles_of(flat))
+
+
+def _origin_of(resource: Mapping[str, Any]) -> tuple[str, str]:
+    return resource["service.name"], resource.get("host.name", "")
+
+
+def _may_name_a_trace(keys: Iterable[str]) -> bool:
+    return any("race" in key or key == "@tr" for key in keys)
 
 
 def bounded(text: str) -> str:

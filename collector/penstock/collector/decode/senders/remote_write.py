@@ -28,6 +28,7 @@ from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.loggers import roles_of, take_trace
 from penstock.collector.decode.senders.protobuf import Field, describe, parse
 from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs.limits import (
     BUCKETS_MAX,
@@ -181,7 +182,7 @@ def point_lines(
     default: str,
     records: RecordMaker,
     written: Written,
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of a request.
 
     Args:
@@ -290,7 +291,7 @@ def _points(
     exemplars: list[tuple[Labels, float, int]],
     records: RecordMaker,
     written: Written,
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The points of one series; exemplars stand with the last."""
     name = labels.pop(_NAME)
     resource = records.resource_of(service)

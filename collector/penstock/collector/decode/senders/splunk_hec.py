@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from penstock.collector.decode.senders.record_maker import About, RecordMaker, text_or_empty
+from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 
 Json = dict[str, Any]
@@ -71,7 +72,7 @@ class HecSettings:
     defaults: Mapping[str, str] = field(default_factory=dict)
 
 
-def event_lines(body: bytes, settings: HecSettings, records: RecordMaker) -> Iterator[bytes]:
+def event_lines(body: bytes, settings: HecSettings, records: RecordMaker) -> Iterator[Made]:
     """The records of a request to ``/services/collector/event``.
 
     Raises:
@@ -98,7 +99,7 @@ def event_lines(body: bytes, settings: HecSettings, records: RecordMaker) -> Ite
 
 def raw_lines(
     body: bytes, settings: HecSettings, records: RecordMaker, time: str | None
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The records of a request to ``/services/collector/raw``: each line of text is one.
 
     Raises:
@@ -179,7 +180,7 @@ def _record(
     fields: Json,
     settings: HecSettings,
     records: RecordMaker,
-) -> bytes:
+) -> Made:
     resource, attributes = _about(about, settings, records)
     attributes |= fields
     if isinstance(value, dict) and "line" in value and value.keys() <= _DOCKER:
@@ -198,7 +199,7 @@ def _points(
     settings: HecSettings,
     records: RecordMaker,
     number: int,
-) -> Iterator[bytes]:
+) -> Iterator[Made]:
     """The points of an event ``metric``, whose other fields are their dimensions."""
     resource, attributes = _about(about, settings, records)
     time_ns = records.time_of(time)

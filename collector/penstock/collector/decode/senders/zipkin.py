@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.senders.record_maker import RecordMaker, read_json, text_or_empty
+from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs.errors import RefusedRecordError
 from penstock.specs.limits import INT64_MAX
@@ -28,7 +29,7 @@ _SCOPE: Final = (
 )
 
 
-def span_lines(body: bytes, service: str, records: RecordMaker) -> Iterator[bytes]:
+def span_lines(body: bytes, service: str, records: RecordMaker) -> Iterator[Made]:
     """The records of a list of spans.
 
     Args:
@@ -47,7 +48,7 @@ def span_lines(body: bytes, service: str, records: RecordMaker) -> Iterator[byte
             element, resource = _element(span, service, records)
             for made in map_element(element, resource, records.now_ns, _counting(records)):
                 assert isinstance(made, bytes), "its fields are of OTLP's types"
-                yield made
+                yield made, None
         except (KeyError, TypeError, ValueError, AttributeError, RefusedRecordError) as error:
             message = f"Cannot decode spans: span {number}: {type(error).__name__}: {error}"
             raise RemoteProtocolError(message[:200]) from None

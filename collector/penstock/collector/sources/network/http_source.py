@@ -10,6 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.http.server import Request, Response
+from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import KIB, MIB, UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.sources.network.http_receiver import (
@@ -117,7 +118,7 @@ class HttpRequestSource(Source):
         return self.receiver.malformed(str(error))
 
     async def keep(
-        self, lines: Iterator[bytes], charge: Charge, notes: Counter[str]
+        self, lines: Iterator[Made], charge: Charge, notes: Counter[str]
     ) -> RequestRecords:
         """Return once a request's records are durable.
 
@@ -132,7 +133,7 @@ class HttpRequestSource(Source):
         limits = self.spool_writer.limits
         until_s = asyncio.get_running_loop().time() + limits.request_room_wait_s
         try:
-            records = await self._mapper.map(([(one, None)] for one in lines), charge, until_s)
+            records = await self._mapper.map(([one] for one in lines), charge, until_s)
         except RemoteProtocolError as error:
             raise self.unreadable(error) from None
         if records is None:

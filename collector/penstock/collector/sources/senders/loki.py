@@ -13,6 +13,7 @@ from typing_extensions import override
 from penstock.base.http.server import Request, Response
 from penstock.collector.decode.senders.loki import json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.decode.shapes import Made
 from penstock.collector.sources.network.http_receiver import (
     Handle,
     Refusal,
@@ -28,6 +29,10 @@ from penstock.service import HostPort
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
 _PROTOBUF: Final = "application/x-protobuf"
 _TENANT: Final = "x-scope-orgid"
+_DECODERS: Final[Mapping[str, Callable[..., Iterator[Made]]]] = {
+    "application/json": json_lines,
+    _PROTOBUF: protobuf_lines,
+}
 
 
 class LokiSettings(AuthenticatedSettings):
@@ -75,10 +80,7 @@ class LokiSource(HttpRequestSource):
 
     async def _take(self, request: Request, body: bytes, charge: Charge) -> Response:
         kind = content_type(request)
-        decode: Callable[..., Iterator[bytes]] | None = {
-            "application/json": json_lines,
-            _PROTOBUF: protobuf_lines,
-        }.get(kind)
+        decode = _DECODERS.get(kind)
         if decode is None:
             raise Refusal(415, f"content-type {kind!r} is not application/json or {_PROTOBUF}")
         if kind == _PROTOBUF and coding_of(request) == "identity":  # agents do not say it
