@@ -26,7 +26,7 @@ def document(name: str) -> dict[str, Any]:
     """The whole of it.
 
     Args:
-        name: Of the image.
+        name: Name of the image.
     """
     components = sorted([*_python(), *_debian(), *_java()], key=lambda one: str(one["bom-ref"]))
     version = metadata.version("penstock")

@@ -335,7 +335,7 @@ def load_collector_config(
     Args:
         paths: In any order.
         environ: The environment; the process's own by default.
-        texts: What the files said, where that holds, and not what they say now.
+        texts: Text of the files, to be used in place of their current text.
 
     Raises:
         ConfigError: With file, key path, reason and fix for every error found.

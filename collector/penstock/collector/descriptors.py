@@ -46,14 +46,14 @@ class Descriptors:
 
     Args:
         limit: The process's limit.
-        clock: For how long a shortage is reported.
+        clock: Clock of a reported shortage.
 
     Attributes:
-        reserve: What neither files nor connections get.
+        reserve: Descriptors that neither files nor connections get.
         max_files: Files that may be open at once.
         max_connections: Descriptors of senders' connections.
-        closed: How often a file was closed for another.
-        shortages: How often there was none, by kind.
+        closed: Number of files closed for others.
+        shortages: Number of refusals, by kind.
     """
 
     def __init__(self, limit: int, clock: Clock) -> None:

@@ -31,7 +31,8 @@ class Account:
         aggregated: Went into metrics, which are received under the name of their transform.
         sensitive: Values that the detectors found, by detector.
         taken: Spooled since start or found in the spool then.
-        refused: By what was wrong with them; they went into quarantine, or found no room there.
+        refused: Number of refused records, by fault; they went into quarantine, or found no room
+            there.
     """
 
     received: int = 0

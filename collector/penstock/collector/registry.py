@@ -47,11 +47,11 @@ class Registry:
     """The types of one part of the configuration.
 
     Args:
-        noun: What one of them is called in messages.
+        noun: Name of one item in messages.
         group: The entry points' group.
         own: The collector's own: type to ``module:class``.
-        base: What a model of settings derives from.
-        needed: What a class must have.
+        base: Base class of settings.
+        needed: Methods that a class must have.
     """
 
     def __init__(

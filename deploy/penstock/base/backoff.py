@@ -19,8 +19,8 @@ class Backoff:
     Attributes:
         initial: Limit of the first wait.
         max: Limit of every wait.
-        multiplier: What the limit grows by with each failure; 1 or more.
-        jitter: From 0 to 1.
+        multiplier: Factor of the limit with each failure; 1 or more.
+        jitter: Random part of a wait, from 0 to 1.
         failures: Since the last success.
     """
 
@@ -58,9 +58,9 @@ class Restarts:
     """The failures of something that runs until it fails, and is then started again.
 
     Attributes:
-        backoff: How long to wait before it is.
+        backoff: Waits before a restart.
         calm: It ran so long before it failed: the failures before were another matter.
-        count: How often it failed.
+        count: Number of failures.
     """
 
     backoff: Backoff

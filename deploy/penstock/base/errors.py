@@ -25,8 +25,8 @@ class ServiceError(Exception):
     """A failure with a cause a person can act on.
 
     Attributes:
-        reason: What was wrong, and where.
-        fix: What to do about it, as an instruction.
+        reason: Description of what was wrong, and where.
+        fix: The fix, as an instruction.
         exit_code: The code that a command ends with when nobody handles this error.
         at_once: Whether a daemon ends without waiting for its threads, because one may hang.
     """
@@ -62,8 +62,8 @@ class DrainCutShortError(ServiceError):
     """A process stopped before all that it had in work was done (exit code 75).
 
     Args:
-        reason: What was given up.
-        fix: What to do; nothing that was acknowledged is lost.
+        reason: Description of what was given up.
+        fix: The fix; nothing that was acknowledged is lost.
         at_once: See `ServiceError.at_once`.
     """
 

@@ -48,7 +48,7 @@ def require(extra: str, *modules: str) -> None:
     """Check that libraries are installed.
 
     Args:
-        extra: That brings them.
+        extra: Extra that has the libraries.
         modules: Top-level modules of the libraries.
 
     Raises:

@@ -89,7 +89,7 @@ def atomic_write(  # noqa: PLR0913 - each is one property of a file
         durable: False leaves out both syncs: a killed process leaves the old or the new file as
             before, and a power loss may leave an empty one. For files that each start writes again.
         parents: Make the directories above it that are missing.
-        system: What takes the steps.
+        system: File system that performs the steps.
 
     Raises:
         FileExistsError: With `exclusive`: something has the name.

@@ -5,7 +5,7 @@ def pluralize(number: int, noun: str, *, form: str = "") -> str:
     """A number and what it counts: `1 record`, `2 records`, `3 batches`.
 
     Args:
-        number: How many.
+        number: The number.
         noun: The noun for one.
         form: The number's format, for `format`.
     """

@@ -68,8 +68,8 @@ class Finding:
     Attributes:
         about: The thing that was checked.
         verdict: `WRONG` keeps Penstock from working; a warning does not yet.
-        found: What is there.
-        fix: What to do about it; empty when all is well.
+        found: Description of what is there.
+        fix: The fix; empty when all is well.
         exit_code: The exit code of a command that does not start because of it.
     """
 
@@ -84,7 +84,7 @@ def check_software(missing: Verdict = Verdict.WARNING) -> Iterator[Finding]:
     """Check Python and the libraries.
 
     Args:
-        missing: How bad it is when a library is not installed: a part needs only its own.
+        missing: Severity of a missing library: a part needs only its own.
     """
     version = platform.python_version()
     yield Finding("python", Verdict.OK, version)  # an older one would not have come this far
@@ -121,8 +121,8 @@ def check_open_files(soft: int, hard: int) -> Finding:
     """Check that there are enough for connections, and a few for each stream.
 
     Args:
-        soft: What RLIMIT_NOFILE says.
-        hard: What it may be raised to.
+        soft: Soft limit of RLIMIT_NOFILE.
+        hard: Hard limit of RLIMIT_NOFILE.
     """
     found = f"{soft} (at most {hard})"
     fix = f"ulimit -n {OPEN_FILES_WANTED}, or LimitNOFILE= in the unit, or `ulimits` in compose"
@@ -136,8 +136,8 @@ def check_memory(meminfo: str, nodes: int = 1) -> Finding:
     """Check that there is enough for all parts on one host.
 
     Args:
-        meminfo: What /proc/meminfo says.
-        nodes: How many logd there are.
+        meminfo: Text of /proc/meminfo.
+        nodes: Number of logd nodes.
     """
     wanted = MEMORY_BYTES_WANTED + (nodes - 1) * MEMORY_BYTES_PER_NODE
     rows = (line.split() for line in meminfo.splitlines())
@@ -176,7 +176,7 @@ def check_disk(
     Args:
         about: The finding's name.
         path: A directory, which may not be there yet.
-        mounts: What /proc/mounts says.
+        mounts: Text of /proc/mounts.
         free_at: Says how much room there is.
     """
     place = nearest(path)

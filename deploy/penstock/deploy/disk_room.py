@@ -29,7 +29,7 @@ class Sample:
 
     Attributes:
         unix_s: The time, in seconds.
-        free_bytes: What an unprivileged user may still write.
+        free_bytes: Bytes that an unprivileged user may still write.
     """
 
     unix_s: int

@@ -52,10 +52,10 @@ class Authority:
     """Signs certificates; made when it is used for the first time.
 
     Args:
-        name: For people, its CN.
+        name: Name for people, its CN.
         cert: Its certificate, PEM.
         key: Its key, PEM.
-        clock: For the times in certificates.
+        clock: Clock of the times in certificates.
 
     Raises:
         ConfigError: One of the files is not what it should be, or the key is missing.
@@ -256,7 +256,7 @@ def init(root: Path, site: Site, clock: Clock, *, force: bool = False) -> InitRe
     Args:
         root: Holds a directory for each part; that of `operator` holds what signs and opens all.
         site: The deployment.
-        clock: For the times in certificates.
+        clock: Clock of the times in certificates.
         force: Replace files that were edited or that are not of an earlier run, too; a copy of
             each stays beside it.
 
@@ -295,7 +295,7 @@ class _Files:
 
         Args:
             contents: The files.
-            ours: What is there now is known to be of an earlier run.
+            ours: Whether the present files are known to be of an earlier run.
         """
         changed = {path: text for path, text in contents.items() if _read(path) != text}
         touched = [path for path in changed if not ours and not self._is_ours(path)]

@@ -54,7 +54,7 @@ class Site:
     """The addresses of one deployment's parts.
 
     Attributes:
-        name: What makes it, as `penstock init --for` says it.
+        name: Kind of the site, as in `penstock init --for`.
         hosts: Each logd's host by its name; its other names are `others`.
         nats: The host of nats-server.
         domain: Behind each host's name, where names may be longer; empty: nowhere.

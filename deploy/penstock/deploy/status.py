@@ -64,9 +64,9 @@ def print_cluster(
     """One row for each node, then one for each partition.
 
     Args:
-        cluster: What `read_cluster` returns.
+        cluster: Result of `read_cluster`.
         everything: Not only the first `PARTITIONS_SHOWN` partitions, the unwell ones first.
-        console: Where to write; standard output by default.
+        console: Console to write to; standard output by default.
     """
     console = console or Console(highlight=False)
     console.print()
@@ -150,7 +150,7 @@ def show_status(
     Args:
         directory: The launch's directory, if it is not one of the usual.
         urls: Admin endpoints to ask instead.
-        wait_s: How long to wait until all is well.
+        wait_s: Seconds to wait until all is well.
         everything: A row for each stage, not only for the unwell and the busiest.
         as_json: Instead of tables.
 
@@ -268,9 +268,9 @@ def print_parts(
     """A table of the parts and their stages, then what is wrong.
 
     Args:
-        statuses: What each part says.
+        statuses: Status of each part.
         everything: A row for each stage; else for `STAGES_SHOWN`, the unwell and the busiest.
-        console: Where to write; standard output by default.
+        console: Console to write to; standard output by default.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for title in ("part", "health", "stage"):

@@ -135,7 +135,7 @@ class Stage:
     """One step of a process's data path, counted in records since the process started.
 
     Attributes:
-        name: What the step is, unique in the process, as in ``stream/logs`` or ``sink/parquet``.
+        name: Name of the step, unique in the process, as in ``stream/logs`` or ``sink/parquet``.
         received: Records that came in.
         sent: Records that went out.
         lag: Records (or, where `unit` says so, bytes) waiting in this step.
@@ -217,9 +217,9 @@ class AdminServer:
         registry: Its metrics.
         probe: The same account without stages and `info`, for the probes; None: it costs nothing to
             leave them out of `status`.
-        tls: With it only TLS is served.
+        tls: TLS; only TLS is served then.
         admit: Says who may see more than the health; None: everybody.
-        actions: What may be done, by path.
+        actions: Actions by path.
         hosts: Names by which it may be called, besides addresses and the machine's own. With TLS
             any: a page of another site would have to show a certificate.
         whole_s: Seconds that a connection may take in all.

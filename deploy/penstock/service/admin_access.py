@@ -131,7 +131,7 @@ class AdminStatusError(OSError):
     """A part's endpoint answers otherwise than with success.
 
     Attributes:
-        response: What it answers.
+        response: Response of the endpoint.
     """
 
     def __init__(self, response: Response) -> None:

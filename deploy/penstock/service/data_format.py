@@ -55,7 +55,7 @@ class DataFormat:
 
     Attributes:
         kind: The kind of directory, such as `logd`.
-        version: What is written.
+        version: Version that is written.
         upgrades: The upgrade to the next version, by version; it may run again after a crash.
     """
 

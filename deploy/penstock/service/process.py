@@ -33,10 +33,10 @@ def run_until_stopped(main: Main, *, stuck_s: float | None = None) -> None:
     process here, whatever its threads do.
 
     Args:
-        main: What runs.
-        stuck_s: For a process whose event loop may wait for a disk: a thread takes the signals, and
-            ends the process with 75 when the event loop does not hear of one for so many seconds.
-            Child processes would inherit that the signals are blocked; it must start none.
+        main: Coroutine to run.
+        stuck_s: Seconds for a process whose event loop may wait for a disk: a thread receives the
+            signals, and ends the process with 75 when the event loop does not react to one in that
+            time. Child processes would inherit that the signals are blocked; it must start none.
     """
     raise_open_files()
     asyncio.run(_run(main, stuck_s))

@@ -73,14 +73,14 @@ class ActivityJournal:
     """The file. Used on the event loop, but for `sync`.
 
     Args:
-        path: Of the file; it is made if it is not there.
+        path: Path of the file, which is created if missing.
         disk: The file system.
 
     Attributes:
-        found: What was in it.
+        found: Events that were in it.
         skipped: Lines that were cut or changed.
-        appended: How many events `append` took.
-        synced: As many of them outlast the machine, or are known not to.
+        appended: Number of events that `append` accepted.
+        synced: Number of these that are durable, or known not to be.
         problem: Why it cannot be written; empty: it can.
 
     Raises:
@@ -215,8 +215,8 @@ class Record(Protocol):
         """Record one event. Never waits and never raises.
 
         Args:
-            kind: What happened, as in `stream.create`.
-            by: Who did it; None: this node.
+            kind: Kind of the event, as in `stream.create`.
+            by: Principal that caused it; None: this node.
             event_id: Id of an event that other nodes may record, too; None: a new id.
             facts: More about it, as JSON has it. No secrets.
         """
@@ -249,10 +249,11 @@ class ActivityLog:
 
     Args:
         node: This one's name.
-        boot: Of this process, so that its ids are its own.
-        clock: For time.
+        boot: Id of this process, which makes its event ids unique.
+        clock: The clock.
         sink: None: they are only logged.
-        journal: Where what waits is kept; what an earlier process left there is written first.
+        journal: Journal of waiting events; those that an earlier process left there are written
+            first.
 
     Attributes:
         counts: Events by what became of them: `recorded` is the sum of `written`, `waiting`,

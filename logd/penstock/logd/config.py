@@ -57,17 +57,18 @@ class LogdConfig(_Settings):
     Attributes:
         node: This node's name in its streams' replica sets. In a cluster no other has it.
         data_dir: Everything logd keeps; one process at a time.
-        fetch: Where readers and the command line connect.
-        admin: Where `/healthz`, `/metrics` and `/status` are served.
+        fetch: Address for readers and the command line.
+        admin: Address of `/healthz`, `/metrics` and `/status`.
         admin_hosts: Names with a dot by which `admin` may be called without TLS, besides the
             machine's own; addresses and names without a dot always may.
         grpc: Liftbridge's API; none: it is not served.
-        tls: Of fetch, grpc and admin; none: they have none.
-        auth: Who callers are.
+        tls: TLS of fetch, grpc and admin; none: they have none.
+        auth: Authentication and authorization of callers.
         insecure_listeners: Those that may go without TLS where other machines can reach them.
         cluster: The cluster that it is a node of; none: one of this node alone.
         activity: Settings of the activity stream; none: events are only logged.
-        max_quota_delay_s: How long something over its quota may be held up before it is refused.
+        max_quota_delay_s: Maximum seconds that a request over its quota is delayed before it is
+            refused.
         encryption: Master keys for streams that are encrypted on disk; none: there are no such.
         streams: Made at start when missing. Without `cluster` the options of those that are there
             follow the file; their subject cannot.
@@ -75,21 +76,21 @@ class LogdConfig(_Settings):
         max_streams: Streams there may be, those configured included.
         max_metrics_streams: Partitions that have their own series at `/metrics`; of more, those
             in trouble, then those with most records since the start.
-        unsubscribe_after_s: How long a stream may refuse messages for lack of room before it leaves
-            its subject; none: for ever.
-        resubscribe_after_s: How long it stays away then, at least.
+        unsubscribe_after_s: Seconds that a stream may refuse messages for lack of room before it
+            leaves its subject; none: unlimited.
+        resubscribe_after_s: Minimum seconds that it then stays off its subject.
         max_connections: Connections to `fetch` at a time.
         max_outstanding_fetches: Requests under way on one connection.
         max_outstanding_fetches_total: Requests under way on all connections.
-        fetch_stall_s: How long a reader may take nothing of an answer before it is cut off.
+        fetch_stall_s: Seconds that a reader may receive nothing of an answer before it is cut off.
         max_cursors: Consumers' cursors at a time.
         retention_interval_s: Seconds between looks at what may be deleted.
         compaction_interval_s: Seconds between looks at what may be compacted.
         max_compaction_bytes_per_s: Bytes that compaction reads and writes, over all streams.
         compaction_memory_bytes: Bytes for the keys of one pass.
         compaction_dirty_ratio: Share of a stream's bytes not compacted yet that calls for a pass.
-        connect_timeout_s: How long NATS may be away at start.
-        drain_timeout_s: How long stopping may take.
+        connect_timeout_s: Seconds that NATS may be away at start.
+        drain_timeout_s: Maximum seconds of a stop.
     """
 
     node: Annotated[str, Field(min_length=1, max_length=64)] = "logd-1"

@@ -55,7 +55,8 @@ class Descriptors:
 
     Attributes:
         limit: Files that may be open.
-        connections: Of clients and other nodes, for which some are kept back.
+        connections: Maximum connections of clients and other nodes, for which descriptors are
+            reserved.
     """
 
     limit: int = sys.maxsize
@@ -70,8 +71,8 @@ class Descriptors:
         """See whether there are enough for a number of streams.
 
         Args:
-            streams: How many, or how many replicas.
-            unit: What they are, for the message.
+            streams: Number of streams, or of replicas.
+            unit: Unit of that number, for the message.
 
         Raises:
             RefusedError: `TOO_MANY_STREAMS`, with `needed`.

@@ -39,9 +39,9 @@ class Listeners:
     """Used on the event loop.
 
     Args:
-        config: Of the daemon.
-        engine: What keeps the streams.
-        clock: For time; by default the system's.
+        config: Configuration of the daemon.
+        engine: Engine that keeps the streams.
+        clock: The clock; by default the system's.
         tracer: Has spans of requests; None: there are none.
 
     Attributes:

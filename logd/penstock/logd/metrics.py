@@ -215,7 +215,7 @@ def family(name: str, samples: Samples) -> Metric:
     """One metric as a scrape gets it.
 
     Args:
-        name: As in `METRICS`.
+        name: Name in `METRICS`.
         samples: Its values.
     """
     declared = METRICS[name]

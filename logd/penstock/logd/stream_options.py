@@ -208,7 +208,7 @@ class StreamOption:
         required: Whether it has no default.
         default: None: none.
         replication: Whether it says how a stream is replicated.
-        option: What it means, and how it is set.
+        option: Meaning of the option, and the commands that set it.
     """
 
     name: str

@@ -215,7 +215,7 @@ class _Shown:
     come first, so that every alert finds its series, then those with most records since the start.
 
     Attributes:
-        left_out: How many have none.
+        left_out: Number of partitions that are left out.
     """
 
     def __init__(self, engine: ClusterEngine, most: int) -> None:

@@ -15,7 +15,7 @@ class DataLossError(RouterError):
     Raised instead of skipping them. The option `failOnDataLoss` turns it off.
 
     Attributes:
-        next_offset: Where reading can go on; None: nowhere in what was to be read.
+        next_offset: Offset at which reading can go on; None: nowhere in the wanted range.
     """
 
     def __init__(self, message: str, *, next_offset: int | None = None) -> None:

@@ -301,7 +301,7 @@ class Hdfs:
             url: `hdfs://NAMENODE:PORT/BASE`, or `hdfs://NAMESERVICE/BASE`, which Hadoop's
                 configuration files explain.
             location: The key of the job file that has the URL, for messages.
-            settings: How to reach it.
+            settings: Settings of the connection.
 
         Raises:
             ConfigError: The URL is none of HDFS, a file of the settings is missing, or the library.
@@ -519,8 +519,8 @@ class Hdfs:
         """Do something that asks HDFS, but do not wait for it without end.
 
         Args:
-            function: What is done.
-            path: What it is about.
+            function: The call.
+            path: Path that it is about.
             expected: Errors that are the caller's, and raised as they are.
 
         Raises:

@@ -17,7 +17,7 @@ class Meter:
     """Counters of one sink since the process started; any thread may count.
 
     Attributes:
-        problem: What keeps the sink from delivering now; None while it works.
+        problem: Description of what keeps the sink from delivering now; None while it works.
         circuit: The state of the sink's circuit breaker, if it has one.
     """
 

@@ -16,7 +16,7 @@ class RefusedRecordError(SpecError):
 
     Attributes:
         reason: Short and stable, fit for a counter's label; never contains the record's values.
-        detail: Which field and rule; never contains the record's values.
+        detail: Field and rule; never contains the record's values.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -40,7 +40,7 @@ class UnknownSpecError(SpecError):
     """No spec of that name and version is known here.
 
     Attributes:
-        schema_id: What was asked for.
+        schema_id: The requested schema id.
     """
 
     def __init__(self, schema_id: str, known: str = "") -> None:

@@ -124,7 +124,7 @@ class Rerouting:
     before, and is read again by that start, may get another subject.
 
     Args:
-        fingerprint: That of the configuration at the start.
+        fingerprint: Fingerprint of the configuration at the start.
     """
 
     def __init__(self, delivery: Delivery, checkpointer: Checkpointer, fingerprint: str) -> None:
@@ -178,8 +178,8 @@ class Agent:
 
     Args:
         config: Checked.
-        config_path: For messages.
-        load: For a reload; None: a supervisor restarts it instead.
+        config_path: Path of the configuration, for messages.
+        load: Loads the configuration for a reload; None: a supervisor restarts the process instead.
         receives: False: only what waits in the spools is delivered.
         takes: Whether a source of the configuration is this process's.
         disk: The disk of the data directory's checkpoint and journals.
@@ -241,7 +241,7 @@ class Agent:
 
         Args:
             stop: Ends it.
-            within_s: Where nothing is received: how long delivering may take; None: no limit.
+            within_s: Maximum seconds of a delivery where nothing is received; None: unlimited.
 
         Raises:
             ServiceError: Something the collector needs is not there.

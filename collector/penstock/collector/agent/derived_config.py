@@ -44,7 +44,7 @@ def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph
 
     Args:
         config: Checked.
-        where: For messages.
+        where: Name of the configuration, for messages.
 
     Raises:
         ConfigError: It makes no graph; `where` says of which files.

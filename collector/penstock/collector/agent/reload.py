@@ -33,7 +33,7 @@ class Report:
     Attributes:
         generation: Number of the configuration that runs now; 1 is that of the start.
         error: Why it was refused.
-        exit_code: What a command that asked for it ends with: 78 for a wrong configuration.
+        exit_code: Exit code of a command that requested the reload: 78 for a wrong configuration.
         sources: Names by what became of them: added, changed, removed.
         keys: Others that changed.
         workers: Result of each worker that was to be restarted; `kept`: it was left as it was.

@@ -85,7 +85,7 @@ class WorkerControl:
         draining: Those of workers that only deliver what an earlier run left, and end then.
         check: Reads the configuration again; raises `ServiceError` when no worker can run by it.
         status: The account of all, now.
-        waits: For workers that do not answer.
+        waits: Seconds to wait for workers that do not answer.
     """
 
     def __init__(

@@ -87,7 +87,7 @@ async def stop_when_orphaned(
         stop: Set then.
         supervisor: The process id of who started it.
         parent: Says whose child this process is now.
-        poll_s: How often that is looked at.
+        poll_s: Seconds between two checks.
     """
     while parent() == supervisor:  # noqa: ASYNC110 - the kernel tells nobody
         await asyncio.sleep(poll_s)
@@ -139,10 +139,11 @@ class Worker:
     """One process, started again when it ends.
 
     Args:
-        revision: What it runs by at first.
-        program: What is started, with the command `run` and its options.
-        start_s: How long it may take to become ready when it is restarted by another configuration.
-        stop_s: How long it may take to end, beside the configured `drain_timeout_s`.
+        revision: First revision of its configuration.
+        program: Program to start, with the command `run` and its options.
+        start_s: Maximum seconds in which it becomes ready after a restart with another
+            configuration.
+        stop_s: Maximum seconds in which it ends, beside the configured `drain_timeout_s`.
     """
 
     def __init__(

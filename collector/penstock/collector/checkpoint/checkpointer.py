@@ -76,7 +76,7 @@ class Checkpointer:
 
     Attributes:
         routing: The route fingerprint that the next one names.
-        incarnation: Which it names.
+        incarnation: Incarnation in the checkpoint.
         trouble: Why it could not be written the last time; empty when it could.
     """
 

@@ -92,7 +92,7 @@ def open_data_directory(
     Args:
         path: The directory; made when it is not there.
         sizes: The sizes of its journals.
-        where: What named it, for messages.
+        where: Name of the setting with the directory, for messages.
         disk: The checkpoint's and the journals'.
 
     Raises:

@@ -102,8 +102,8 @@ class State:
 
         Args:
             fingerprint: Fingerprint of the configuration that runs; "": unknown.
-            ends: Where the spools and known files end; what is done to there is not read again.
-                Of a file that is not named more may be there.
+            ends: Ends of the spools and known files; records that are done below are not read
+                again. An unnamed file may have more.
 
         Returns:
             The origins of what waits, if so.

@@ -63,8 +63,8 @@ def decode_entry(
         entry: One line.
         service: Service name, or ``from_unit``.
         resource: The collector's.
-        now_ns: When it was read.
-        notes: Where it is counted what is not understood.
+        now_ns: Time of the read.
+        notes: Counter of what is not understood.
 
     Raises:
         UndecodableError: It is none.

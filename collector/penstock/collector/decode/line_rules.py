@@ -37,7 +37,7 @@ class LineRules:
         field_time: Reads what is there.
         severity: Whether a line of text is searched for its severity.
         needs_time: Whether it is configured where a line has its time: one without it is counted.
-        on_error: What becomes of a record whose time cannot be read.
+        on_error: Treatment of a record whose time cannot be read.
     """
 
     time: TimeReader | None = None

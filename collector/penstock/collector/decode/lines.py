@@ -129,14 +129,15 @@ def decode_line(  # noqa: PLR0913 - what is known of a line
 
     Args:
         line: Without its newline.
-        context: What the source adds.
-        now_ns: When the line was read: the observed time, and the time when nothing says it.
+        context: Context of the source.
+        now_ns: Time of the read: the observed time, and the record's time when it names none.
         truncated: The line was longer than allowed and this is its beginning.
-        written_ns: When its container wrote it; a time in the line itself is better.
+        written_ns: Time when the line's container wrote it; a time in the line itself takes
+            precedence.
         stream: The stream of its container.
         continued: It goes on with the line before it.
         own: Attributes of its container.
-        notes: Where it is counted what is not understood.
+        notes: Counter of what is not understood.
 
     Returns:
         The record's line, and what becomes of it: `LineRules.on_error` where no time can be read.
@@ -279,12 +280,12 @@ def log_record(  # noqa: PLR0913 - what is known of an event
     Args:
         fields: The event's keys and values.
         attributes: Attributes to which those of the event are added; they win over the event's.
-        resource: Who emitted it.
-        now_ns: When it was read.
-        time_ns: When it happened, when the protocol says so; else a time field of the event.
+        resource: Resource that emitted it.
+        now_ns: Time of the read.
+        time_ns: Time of the event, when the protocol has it; else that of the event's time field.
         written_ns: The time when neither says it; else when it was read.
         needs_time: It is counted, too, when nothing should be the time.
-        notes: Where it is counted what is not understood.
+        notes: Counter of what is not understood.
     """
     fields = lay_bare(fields)
     roles = roles_of(fields)

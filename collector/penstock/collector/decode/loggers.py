@@ -240,7 +240,7 @@ def render(template: str, properties: Mapping[str, Any], renderings: object = No
     Args:
         template: Holes of unknown names, and what is no hole, stay as they are written.
         properties: The properties by name.
-        renderings: What the sender made of holes that have a format, in their order.
+        renderings: The sender's texts for holes that have a format, in order.
     """
     if "{" not in template and "}" not in template:
         return template

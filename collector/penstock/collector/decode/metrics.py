@@ -35,9 +35,9 @@ def metric_line(  # noqa: PLR0913 - a point's fields
         unit: UCUM's; empty for none.
         attributes: The series' dimensions, as its source has them.
         typed: The fields of its metric type; floats may be NaN or infinite.
-        time_ns: When it was measured.
-        observed_ns: When it came to the collector.
-        resource: Who measured it.
+        time_ns: Time of the measurement.
+        observed_ns: Arrival time at the collector.
+        resource: Resource that was measured.
     """
     own, left_out = flatten(attributes)
     record: dict[str, Any] = {

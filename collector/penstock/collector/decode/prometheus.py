@@ -62,7 +62,7 @@ class Scraped:
 
     Attributes:
         samples: The number of samples in the text.
-        malformed: How many of them are of a family that makes no sense.
+        malformed: Number of samples in families that make no sense.
         exemplars_dropped: Those that no record has room for.
     """
 
@@ -80,8 +80,8 @@ def read_exposition(
     Args:
         body: The answer.
         content_type: Its header, which tells the formats apart.
-        scrape_ns: When it was asked; the time of exemplars that have none.
-        first_scrape_ns: When the exporter was first scraped.
+        scrape_ns: Time of the scrape; also of exemplars without one.
+        first_scrape_ns: Time of the exporter's first scrape.
         max_samples: An answer with more is refused whole.
 
     Raises:

@@ -100,7 +100,7 @@ class ShapedEvents:
     Args:
         resource: The resource of all lines.
         attributes: Added to those of each event, over which they win.
-        now_ns: When all were read.
+        now_ns: Time at which all were read.
         timed: The protocol says when an event happened; else a field of the event may.
         check: Validates the first of each shape.
     """
@@ -126,7 +126,7 @@ class ShapedEvents:
 
         Args:
             fields: The event's keys and values.
-            time_ns: When it happened, where nothing in it says so; None: when it was read.
+            time_ns: Time of the event, where it names none; None: the time of the read.
         """
         keys = tuple(fields)
         shape = self._shapes.get(keys)

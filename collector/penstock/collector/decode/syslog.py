@@ -112,7 +112,7 @@ def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
 
     Args:
         message: Without framing.
-        now_ns: What the missing year is nearest to.
+        now_ns: Time nearest to which a missing year is chosen.
         zone: The zone of times that name none.
     """
     parsed = Parsed()
@@ -296,7 +296,7 @@ class ShapedMessages:
     """Makes records of messages of one unit that begin with a head.
 
     Args:
-        unit: Whose messages they are.
+        unit: Unit that has the messages.
         resource: The collector's own.
         zone: The zone of times that name none.
         check: Validates the first of each head.

@@ -271,8 +271,8 @@ def _time_of(
 
     Args:
         parts: The parts by the names of the patterns' groups.
-        now_ns: For a year that is missing.
-        zone: Where the parts name none.
+        now_ns: Time nearest to which a missing year is chosen.
+        zone: Time zone where the parts name none.
         in_line: A word behind the time is a zone only where there is such a zone.
     """
     if (epoch := parts.get("epoch")) is not None:

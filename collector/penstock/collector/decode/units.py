@@ -50,8 +50,9 @@ class Decoded:
         resource: The resource of lines without one.
         indexes: Positions of the lines within the unit, rising; an `Undecodable` takes `count`.
         verdicts: The validator's verdicts on the lines, where they are known; else empty.
-        notes: What was not understood of the records, by reason; they are records all the same.
-        ended: What becomes of those whose time cannot be read, by index, unless they go on.
+        notes: Count of what was not understood of the records, by reason; they are records all the
+            same.
+        ended: Treatment of records whose time cannot be read, by index, unless they are passed on.
     """
 
     resource: Mapping[str, Any] = field(default_factory=dict)

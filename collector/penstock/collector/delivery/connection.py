@@ -38,8 +38,8 @@ class Outage:
     """One time without a connection.
 
     Attributes:
-        since_ns: When it began, of the clock for dates.
-        said: What the last attempt met; empty before the first one.
+        since_ns: Time of its beginning, by the clock for dates.
+        said: Error of the last attempt; empty before the first one.
         lasting: It ends only when somebody corrects something, here or there.
     """
 
@@ -83,7 +83,7 @@ class NatsLink:
 
     Args:
         on_change: Called when the connection is lost or found.
-        waits: How long it waits.
+        waits: Seconds of the link's waits.
         make_client: Makes a client of nats-py's, given whether it is to be encrypted.
 
     Attributes:
@@ -139,7 +139,7 @@ class NatsLink:
 
         Args:
             name: The collector's.
-            timeout_s: How long an attempt may take.
+            timeout_s: Maximum seconds of an attempt.
             needed: False: a server that is away is looked for from now on.
 
         Raises:

@@ -217,7 +217,7 @@ class Delivery:
     Args:
         limits: Bounds.
         jitter: A number from 0 to 1, at random.
-        done: By queue, what a restart knows to be done.
+        done: Progress that a restart would know, by queue.
         urgent: Origins whose queues go first.
     """
 

@@ -142,9 +142,9 @@ class Engine:
 
     Args:
         directory: Open; the engine closes its journals.
-        config: Until `exchange`.
-        publisher: Until `exchange`.
-        graph: Until `exchange`.
+        config: Configuration until `exchange`.
+        publisher: Publisher until `exchange`.
+        graph: Graph until `exchange`.
     """
 
     def __init__(

@@ -26,10 +26,10 @@ class QueueKey(NamedTuple):
     """One chain of records that logd must store in order: the unit of retry and of sequence.
 
     Attributes:
-        origin: What has its own read position: ``spool``, or ``file/<generation>``.
+        origin: Name of a read position: ``spool``, or ``file/<generation>``.
         source: Name of the source, as configured.
         subject: NATS subject of every record in the queue.
-        branch: Which of the copies that transforms made of a record for the same subject; the
+        branch: Number among the copies that transforms made of a record for the same subject; the
             sequences of a queue rise, and copies share one.
     """
 
@@ -46,7 +46,7 @@ class Limits:
     Attributes:
         batch_bytes_max: Bytes of record lines in a batch; one larger record still makes a batch.
         batch_records_max: Records in a batch.
-        batch_age_ns: How long a batch may wait for more records.
+        batch_age_ns: Nanoseconds that a batch may wait for more records.
         queue_flight_max: Batches of one queue that are sent and unanswered.
         flight_bytes_max: Bytes of all queues that are sent and unanswered.
         backoff_min_ns: First wait after a failure; it doubles up to `backoff_max_ns`.
@@ -292,7 +292,7 @@ class OrderedQueue:
 
         Args:
             before: The lowest sequence that is left.
-            start: Where reading again meets it.
+            start: Position at which reading meets it again.
         """
         self.requeue()
         self.seal()

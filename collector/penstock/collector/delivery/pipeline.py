@@ -42,7 +42,7 @@ class Pipeline:
     """Moves records into queues: a spool's reader and file sources hand theirs over.
 
     Attributes:
-        taking: By origin, records of the last unit or chunk that are pending in the ledger's sense.
+        taking: Pending records of the last unit or chunk, by origin, in the ledger's sense.
         retired: Graphs that were replaced, and may still hold created records.
     """
 

@@ -14,7 +14,7 @@ class Line(NamedTuple):
     Attributes:
         end: Position after its newline in the stream.
         truncated: It was longer than allowed; `text` is its beginning.
-        time_ns: When it was written, where the line says so.
+        time_ns: Time when it was written, where the line has it.
         stream: The container's stream, if the line names it.
         continued: Its beginning was a line before it, which was not waited for any longer.
         attributes: Attributes of its container, if the line names them.
@@ -44,7 +44,7 @@ class Encoding:
 
     Attributes:
         codec: Python's name of it; empty: UTF-8, which is taken as it is.
-        newline: What ends a line.
+        newline: Bytes that end a line.
     """
 
     codec: str = ""

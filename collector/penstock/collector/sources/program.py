@@ -50,9 +50,9 @@ class Program:
 
     Args:
         command: The program and its arguments; no shell reads them.
-        stopping: When set, the program is ended.
+        stopping: Event that ends the program.
         timeout_s: After so long it is ended, too; None: never.
-        output_grace_s: How long its outputs are silent after its end before they are taken for
+        output_grace_s: Seconds of silent outputs after the program's end before they are taken for
             ended, too.
 
     Attributes:

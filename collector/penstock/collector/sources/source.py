@@ -29,11 +29,11 @@ class SourceContext:
     Attributes:
         name: The source's, unique in the configuration.
         resource: The collector's defaults.
-        budget: What network sources may hold.
-        descriptors: What files may be open at once.
+        budget: Budget of network sources.
+        descriptors: Budget of open files.
         save: Makes the checkpoint durable, and says whether it could.
         known: Names of file sources that ran before.
-        data_dir: For what a source keeps itself.
+        data_dir: Directory for a source's own files.
         node: This collector's name, which is the node's where Kubernetes runs one on each.
     """
 

@@ -194,10 +194,10 @@ class SourceSet:
     """Sources by name, each run by its own task.
 
     Args:
-        stop_wait_s: How long one that is exchanged may take to stop.
+        stop_wait_s: Maximum seconds in which an exchanged source stops.
 
     Attributes:
-        around: What new sources are made with.
+        around: Context of new sources.
         ended: Set when every source has ended by itself, as standard input does.
     """
 

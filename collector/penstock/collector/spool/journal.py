@@ -56,12 +56,12 @@ class Journal:
     Args:
         directory: The log's directory.
         bytes_max: Bound of all entries.
-        disk: Where it is.
-        look_s: How often a disk that failed is looked at while nothing is written.
+        disk: Disk of the journal.
+        look_s: Seconds between two checks of a failed disk while nothing is written.
 
     Attributes:
         failure: Why the disk did not do something; empty once it does.
-        failures: How often it did not.
+        failures: Number of failed writes.
         wants_room: Something failed since the last commit: what could not be given back is tried
             again, and any room counts.
         commits: Groups that were made durable.
@@ -137,7 +137,7 @@ class Journal:
         """Write an entry soon; the future yields its offset once it is durable.
 
         Args:
-            entry: What to write.
+            entry: Entry to write.
             always: Also when there is no room; for what is small and makes room in the end.
 
         The future raises `SpoolFailedError` when nothing was promised.
@@ -332,8 +332,8 @@ def undamaged(read: Read[_T], offset: int, *, salvage: bool = False) -> Iterator
     Args:
         read: The log's method that reads.
         offset: The first one wanted.
-        salvage: What the disk does not give now is passed over, too; for who only looks, or asks
-            again later. Who acts on what is missing must not.
+        salvage: Whether to skip what the disk cannot read now; for callers that only look, or ask
+            again later. A caller that acts on missing entries must not.
 
     Raises:
         OSError: The disk does not give something.

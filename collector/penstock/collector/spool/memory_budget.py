@@ -27,7 +27,7 @@ class Budget:
     Args:
         bytes_max: Bound of all shares together.
         share_bytes_max: Bound of one source's share.
-        descriptors: What connections may take of the process's; None: that is not bounded.
+        descriptors: Descriptors of connections; None: they are not bounded.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Share:
     Attributes:
         used: Bytes held now.
         peak: The most that was held at once.
-        refused: How often there was no room for who could not wait, or not any longer.
+        refused: Number of refusals for lack of room, to callers that could not wait, or no longer.
     """
 
     def __init__(self, budget: Budget) -> None:

@@ -74,8 +74,7 @@ class Quarantine:
         """Know again what is kept already, as far as it may be met again.
 
         Args:
-            begins: By origin and source, the sequence at which reading begins; of others all is
-                known.
+            begins: Sequence at which reading begins, by origin and source; of others all is known.
         """
         log = self.journal.log
         firsts = {self._producer(*names): sequence for names, sequence in begins.items()}
@@ -201,9 +200,9 @@ def read_quarantine(
 
     Args:
         log: The quarantine's.
-        offset: Where to begin; without it, at its start.
-        salvage: What the disk does not give now is left out, too.
-        read: What reads it; without it, the log.
+        offset: Offset to begin at; by default the start.
+        salvage: Whether to leave out what the disk cannot read now.
+        read: Reads it; by default the log.
 
     Raises:
         OSError: The disk does not give something.

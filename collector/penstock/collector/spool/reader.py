@@ -81,7 +81,7 @@ class Reader:
     """Hands the units of a spool to the pipeline.
 
     Args:
-        patience: How long what cannot be read is waited for; None: `UNREADABLE_S`.
+        patience: Policy of how long unreadable entries are retried; None: `UNREADABLE_S`.
 
     Attributes:
         position: Every unit before it was handed over or dropped.

@@ -42,7 +42,7 @@ class Wanted:
     """A choice of records to put back; an empty field takes all.
 
     Attributes:
-        reason: What their reason begins with.
+        reason: Prefix of the reasons.
         offsets: In the quarantine.
     """
 

@@ -100,7 +100,7 @@ class Spool:
     """Takes units, removes repeats, answers when they are durable.
 
     Args:
-        origin: What its records' queues call it.
+        origin: Name of its records' queues.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class Spool:
         Units put one after another become durable in that order.
 
         Args:
-            unit: What was received.
+            unit: Received unit.
             epoch: The `epoch` when the sender's connection began. After a failed write the sender
                 begins again with the first unit without an ack, so another epoch is refused.
-            wait: For room; false for senders that are asked to come again instead.
+            wait: Whether to wait for room; false for senders that are told to retry.
 
         Returns:
             A future that is done when the unit is durable and raises `SpoolFailedError` when it is

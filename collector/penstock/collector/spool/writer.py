@@ -37,7 +37,7 @@ class Payload:
 
     Attributes:
         count: Records in it, as far as the source can tell.
-        meta: What the format needs besides.
+        meta: Metadata that the format needs.
         verdicts: The validator's on its lines, where they were validated already.
     """
 
@@ -77,7 +77,7 @@ class SpoolWriter:
 
     Args:
         source: The source's name, under which everything is counted.
-        share: What the source may hold of what is not durable yet.
+        share: Share of the source in what is not durable yet.
         limits: Bounds of the source's senders, and of its waits.
     """
 
@@ -103,8 +103,8 @@ class SpoolWriter:
         """Hand a payload over; the future is done once it is durable, or raises `SpoolFailedError`.
 
         Args:
-            payload: What was received.
-            wait: For room, where the spool is configured to let senders wait.
+            payload: Received payload.
+            wait: Whether to wait for room, where the spool is configured to let senders wait.
 
         Raises:
             SpoolFullError: Nothing was taken.
@@ -169,7 +169,7 @@ class SpoolWriter:
         What the spool is configured to refuse when it is full is counted as dropped.
 
         Args:
-            payload: What was received.
+            payload: Received payload.
             leave: Takes what is not durable when this is cancelled, and will not be; None: that is
                 counted as dropped.
         """
@@ -232,7 +232,7 @@ class RetryBuffer:
     """The payloads of one source.
 
     Args:
-        spool_writer: Where they go.
+        spool_writer: Writer that receives them.
     """
 
     def __init__(self, spool_writer: SpoolWriter) -> None:

@@ -48,8 +48,8 @@ class Dedupe(Transform):
     """Drops a record whose key was seen within the window.
 
     Args:
-        key: What makes records equal; None: all but the times and the record's own id.
-        window_ns: How long a key is remembered from its first record on.
+        key: Key of equal records; None: all but the times and the record's own id.
+        window_ns: Nanoseconds that a key is known from its first record on.
         max_keys: Keys remembered; beyond it the oldest is forgotten.
     """
 

@@ -54,10 +54,10 @@ class Edit(Transform):
     """Renames, then sets, then removes.
 
     Args:
-        rename: From place to place; what is not there is left alone.
+        rename: New place by old place; a missing one is left alone.
         assignments: Place and what computes its value; all see the record as it was after renaming.
             Null removes the place.
-        remove: What is taken out.
+        remove: Places to remove.
     """
 
     settings = EditSettings

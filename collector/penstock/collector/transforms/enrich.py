@@ -111,8 +111,9 @@ class Enrich(Transform):
 
     Args:
         resource: Facts of the host.
-        read_docker: How Docker's files are read; None: containers are not looked at.
-        tables: For each table: what computes the key, rows by key, before which names are put.
+        read_docker: Reader of Docker's files; None: containers are not looked at.
+        tables: For each table: function of the key, rows by key, and the names that the rows are
+            put before.
     """
 
     settings = EnrichSettings

@@ -74,7 +74,8 @@ class Measure:
     """The definition of one metric.
 
     Attributes:
-        value: What is added up or distributed; None counts records, each by its `sample_weight`.
+        value: Value that is summed or distributed; None counts records, each by its
+            `sample_weight`.
         dimensions: Attribute of the metric to what computes it.
     """
 

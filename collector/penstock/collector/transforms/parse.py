@@ -376,7 +376,7 @@ class Parse(Transform):
         prefix: Before the names of the attributes.
         types: Keys to types; what cannot be converted stays as it is.
         lift: See there; a value that does not fit becomes an attribute like the others.
-        on_failure: What becomes of a record whose text is not of the format.
+        on_failure: Treatment of a record whose text is not of the format.
     """
 
     settings = ParseSettings

@@ -45,7 +45,7 @@ class Throttle(Transform):
     Args:
         rate: Records a second.
         burst: Records that may come at once.
-        key: What tells records apart within a source; None: all are one.
+        key: Key that tells records of a source apart; None: all share one.
         max_keys: Buckets; beyond it the one that was not used longest is forgotten, and is full
             when it comes again.
         when_exceeded: ``drop`` ends the record; ``block`` lets it pass and makes its source wait.

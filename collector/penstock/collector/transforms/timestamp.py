@@ -42,10 +42,10 @@ class Timestamp(Transform):
     Args:
         path: The field. Of `body` the time in a line's usual place is taken, of another field
             its whole value.
-        pattern: Where the time stands in the field's text instead.
-        layouts: How it is written.
+        pattern: Pattern of the time within the field's text.
+        layouts: Layouts of the time.
         zone: The zone of a time that names none.
-        on_error: What becomes of a record whose time cannot be read.
+        on_error: Treatment of a record whose time cannot be read.
     """
 
     settings = TimestampSettings

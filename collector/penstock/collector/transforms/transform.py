@@ -47,7 +47,7 @@ class TransformSettings(Section):
     """The settings of one transform; a subclass narrows `type` to its one name.
 
     Attributes:
-        inputs: Whose records it takes: names of sources, or outputs of transforms.
+        inputs: Inputs: names of sources, or outputs of transforms.
     """
 
     type: str
@@ -83,10 +83,10 @@ class Event:
         source: Name of the source it came from.
         sequence: Its place in what its source gave; the same when it is read again.
         fields: The record. Transforms put another object here and never change one.
-        history: What the record was after each transform that changed it, with the transform's
-            name; tells which one broke it.
+        history: The record after each transform that changed it, with the transform's name; it
+            shows which one broke it.
         subject: Template by which `route` replaced the output's; None: the output's.
-        pause_ns: How long its source must wait before it gives more.
+        pause_ns: Nanoseconds that its source must wait before it sends more.
     """
 
     source: str

@@ -258,9 +258,9 @@ class HttpClient:
 
     Args:
         url: The server's URL; its scheme, host and port count.
-        timeout_s: For `connect`, and for the whole of `send`.
+        timeout_s: Maximum seconds of `connect`, and of the whole of `send`.
         body_bytes_max: Bound of an answer's body.
-        tls: For `https`; the system's authorities without it.
+        tls: TLS of `https`; the system's authorities without it.
         rng: Chooses among the addresses of a name.
 
     Attributes:
@@ -477,10 +477,10 @@ async def fetch(
 
     Args:
         url: The server's URL; its scheme, host and port count.
-        request: What is asked.
-        timeout_s: For everything.
+        request: The request.
+        timeout_s: Maximum seconds of the request.
         body_bytes_max: Bound of the answer's body.
-        tls: For ``https``; the system's authorities without it.
+        tls: TLS of ``https``; the system's authorities without it.
         address: The one to ask of those that the URL's host stands for; None: any.
 
     Raises:

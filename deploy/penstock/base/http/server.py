@@ -53,7 +53,7 @@ class Request:
         path: Without the query.
         headers: Headers by lower-case name; of a repeated one the last.
         body: The body as it came, still compressed.
-        query: What stands behind the path's question mark.
+        query: Text after the path's question mark.
     """
 
     method: str

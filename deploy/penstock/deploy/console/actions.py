@@ -132,8 +132,8 @@ class RouterClient:
     """`Routers` over the configured parts.
 
     Args:
-        config: Where they are.
-        component_of: What a part last said it is; empty: it has never answered.
+        config: Addresses and credentials of the routers.
+        component_of: Returns the component that a part last reported; empty: it has never answered.
         ask: Sends the question.
     """
 

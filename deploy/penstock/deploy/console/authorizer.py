@@ -21,7 +21,7 @@ class Authorizer:
 
     Args:
         config: Names, and who may look.
-        address: Where it listens, with the port in use.
+        address: Address at which the console listens, with the actual port.
     """
 
     def __init__(self, config: ConsoleConfig, address: str) -> None:

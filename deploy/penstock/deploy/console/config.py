@@ -70,7 +70,7 @@ class HistorySection(_Section):
     """The console's history: 15 minutes, 6 hours and 7 days of figures.
 
     Attributes:
-        directory: Where it is kept over a restart; one console has it. None: in memory alone.
+        directory: Directory that outlasts a restart; one console uses it. None: in memory alone.
         max_series: Figures that are kept, of the pipeline and of each stream, collector, job and
             sink; each takes 1.2 KB of memory, and of the disk. Those of streams go first.
     """
@@ -83,9 +83,9 @@ class ConsoleConfig(_Section):
     """The whole file.
 
     Attributes:
-        listen: Where the page is served.
-        admin: Where `/healthz`, `/metrics` and `/status` are served; none: nowhere.
-        admin_access: Who sees more there than the health; none: everybody.
+        listen: Address of the page.
+        admin: Address of `/healthz`, `/metrics` and `/status`; none: they are not served.
+        admin_access: Access to more than the health there; none: open to all.
         tracing: Spans of actions, sent to a collector; none: there are none.
         parts: Admin endpoints by name, as in `logd-1: http://10.0.0.1:9294`; that of nats-server
             is its monitoring.
@@ -99,13 +99,13 @@ class ConsoleConfig(_Section):
             listens on this machine alone.
         tls: None: it is served without.
         insecure_listener: It may go without TLS where other machines can reach it.
-        access: How the parts let it in.
+        access: Credentials of the console at the parts.
         part_tokens: Files with tokens of parts, by name, that do not take that of `access`; each is
             shown to its part alone, over https.
-        history: What is kept of the past.
+        history: Settings of the history.
         poll_interval_s: Seconds between questions to a part; a part that takes long to answer is
             asked less often.
-        timeout_s: How long a part may take to answer.
+        timeout_s: Maximum seconds of a part's answer.
     """
 
     listen: HostPort = "127.0.0.1:9299"

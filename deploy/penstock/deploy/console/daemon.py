@@ -82,9 +82,9 @@ class Console:
     """One console.
 
     Args:
-        config: What it shows, and to whom.
+        config: Settings of the console.
         log: Asked instead of the logd that is configured.
-        names: How the addresses of parts are looked up.
+        names: Resolver of the parts' addresses.
 
     Attributes:
         address: HOST:PORT where it serves; empty before.

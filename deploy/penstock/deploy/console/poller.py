@@ -44,7 +44,7 @@ class NameResolver:
 
     Attributes:
         look_up: `socket.getaddrinfo`, or a function like it.
-        interval_s: From one look to the next.
+        interval_s: Seconds between two lookups.
     """
 
     look_up: Callable[..., list[Any]] = getaddrinfo
@@ -69,11 +69,11 @@ class Poller:
     """The parts' last answers.
 
     Args:
-        config: Where they are, and how often to ask.
+        config: Addresses of the parts, and the interval.
         rates: Takes their counters.
-        clock: For durations.
+        clock: Clock of durations.
         changed: Called when there is news.
-        names: How the addresses of a name are looked up.
+        names: Resolver of names.
 
     Attributes:
         failures: Questions that were not answered, by part.

@@ -21,8 +21,8 @@ class _Counter:
     """One counter.
 
     Attributes:
-        last: What it showed.
-        grown: What it has grown by since it is known.
+        last: Last value.
+        grown: Growth since it is known.
         samples: (time in ns, `grown` then), times rising; the first may be older than the window.
     """
 
@@ -35,8 +35,8 @@ class Rates:
     """Rates over a sliding window.
 
     Args:
-        window_ns: How far back a rate looks.
-        keys_max: How many counters there may be.
+        window_ns: Nanoseconds that a rate covers.
+        keys_max: Maximum number of counters.
     """
 
     def __init__(self, window_ns: int, keys_max: int = KEYS_MAX) -> None:

@@ -63,13 +63,13 @@ class RecordQuery:
     """A query for records.
 
     Attributes:
-        at: Where to go on, by partition; None: near the end, or at `since_ms`.
+        at: Offsets to go on at, by partition; None: near the end, or at `since_ms`.
         subject: A filter; None: any.
         text: Must be in the value, the subject or the key, in any case; empty: any.
         severity: The least severity number, as OpenTelemetry has them; 0: any record, also one
             that has none. A span that failed counts as an error.
         back: Look back: show what comes after `at` or `since_ms` page by page, and pass over none.
-        since_ms: Where to begin then, in Unix milliseconds.
+        since_ms: Unix time in milliseconds to begin at then.
         whole: Show the record at `at` alone, with all of its value.
     """
 

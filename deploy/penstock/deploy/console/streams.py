@@ -36,7 +36,7 @@ class Streams:
         cluster: Its name; None: a single node, or nobody has said.
         controller: The node that decides.
         problem: Why the last question was not answered; empty: it was.
-        answered_ns: When the last answer came (monotonic); None: never.
+        answered_ns: Monotonic time of the last answer; None: there was none.
     """
 
     rates: Rates
@@ -59,7 +59,7 @@ class Streams:
 
         Args:
             log: Answers.
-            clock: For durations.
+            clock: Clock of durations.
             interval_s: Between two questions.
             changed: Called when there is news.
             pause: Waits for so many seconds, or longer while nobody looks.

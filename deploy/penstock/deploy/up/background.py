@@ -60,7 +60,7 @@ def start(
     Args:
         directory: The launch's directory.
         arguments: Further ones of `penstock up`.
-        entry: What the launcher runs, in Python; None: `penstock` itself.
+        entry: Python code that the launcher runs; None: `penstock` itself.
         ready_s: Seconds until every part must be ready; None: what a slow machine may take.
         free_bytes_min: Room that the disk must have.
 
@@ -124,7 +124,7 @@ class _Steps:
 
     Args:
         output: The file that it prints to.
-        position: From where on.
+        position: First position.
     """
 
     def __init__(self, output: Path, position: int) -> None:

@@ -60,11 +60,11 @@ class Outcome:
 
     Attributes:
         gave_up: The part that ended the launch before it was ready.
-        cut_short: What did not finish in time while draining.
-        restarts: How often each part was started again.
+        cut_short: Parts that did not finish in time while draining.
+        restarts: Number of restarts of each part.
         killed: A second Ctrl-C, so nothing was drained.
         app_started: The example app was started, which needs all other parts.
-        failover: What became of the leader that was killed on purpose.
+        failover: Result of the kill of a leader.
     """
 
     gave_up: GaveUp | None = None

@@ -169,11 +169,11 @@ def write_running(
     """Say what runs here, for `penstock status` and `penstock console`.
 
     Args:
-        layout: Where.
+        layout: Layout of the directory.
         parts: Admin URLs.
         cluster: A cluster's fetch addresses.
         logd: Those of every logd, also of a standalone one.
-        addresses: What a user needs next, by name.
+        addresses: Addresses that a user needs next, by name.
         ready: Every part has been ready, and the launcher has printed how each is reached.
     """
     document: dict[str, Any] = {"pid": os.getpid(), "parts": parts, "ready": ready}

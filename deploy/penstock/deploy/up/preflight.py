@@ -78,8 +78,8 @@ def check_host(nodes: int, *, missing: Verdict) -> Iterator[Finding]:
     """Check what every part needs of this host.
 
     Args:
-        nodes: How many logd there are.
-        missing: How bad it is when a library is not installed.
+        nodes: Number of logd nodes.
+        missing: Severity of a missing library.
     """
     yield from check_software(missing)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

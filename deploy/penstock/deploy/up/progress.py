@@ -55,8 +55,8 @@ class Screen:
         layout: The launch's directory, named at the start.
         steady: A launch without an end: plain output, without progress.
         plan: Said when all parts are ready: what happens now, then one line for each thing to know.
-        console: Where to write; standard output by default.
-        clock: For the seconds in front of each line.
+        console: Console to write to; standard output by default.
+        clock: Clock of the seconds in front of each line.
     """
 
     def __init__(

@@ -48,12 +48,12 @@ class PartPlan:
     Attributes:
         name: Unique in the launch.
         after: Parts that must be ready before this one is started.
-        ready_within_ns: How long its start may take.
-        catch_up_within_ns: How long to wait, before stopping it, until it has caught up; 0 is not
-            at all.
-        stop_within_ns: How long it may take to end once told to, before it is killed.
-        must_drain: What it has accepted must go on before it stops: when its turn comes while it is
-            being restarted, it is waited for.
+        ready_within_ns: Maximum nanoseconds of its start.
+        catch_up_within_ns: Maximum nanoseconds to wait, before stopping it, until it has caught up;
+            0: none.
+        stop_within_ns: Maximum nanoseconds of its stop, before it is killed.
+        must_drain: Whether what it has accepted must go on before it stops: if it is being
+            restarted when its turn comes, it is waited for.
         once: It is expected to end by itself and is not restarted when it ends with 0.
     """
 

@@ -49,10 +49,10 @@ class Part:
     """One process of the pipeline.
 
     Attributes:
-        plan: When it is started and stopped.
+        plan: Plan of its start and stop.
         command: Absolute path of the program, then its arguments.
-        log_path: Where its output goes, appended.
-        output_path: Where its standard output goes instead, appended.
+        log_path: Path of its output, appended.
+        output_path: Path of its standard output, appended, if that is separate.
         is_ready: Asked again and again after the start; None: ready at once.
         has_caught_up: Asked again and again when its turn to drain has come.
     """
@@ -69,9 +69,9 @@ class Supervisor:
     """Starts, watches, restarts, drains and stops the parts of one launch.
 
     Args:
-        parts: What to run.
+        parts: Parts to run.
         drain_order: Their names in the order they are drained.
-        clock: For deadlines.
+        clock: Clock of deadlines.
         report: Called with every effect, to show it to a person.
         log_max_bytes: Bytes of a log above which it is emptied into one older file.
     """

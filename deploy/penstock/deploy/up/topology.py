@@ -110,13 +110,13 @@ class Topology:
     """One launch.
 
     Attributes:
-        layout: Where it keeps everything.
+        layout: Layout of its directory.
         ports: Ports by listener, see `penstock.deploy.up.topology`.
-        nodes: How many logd there are; more than one are a cluster.
+        nodes: Number of logd nodes; more than one are a cluster.
         nats_url: A server that runs already; None to start one.
         app: The example app's command; None to run without.
         overlay: The user's own settings, by section; see `penstock.deploy.up.overlay`.
-        retention_bytes: What all streams of one logd may keep together; None: no bound.
+        retention_bytes: Maximum bytes of all streams of one logd together; None: unlimited.
         ports_from: The first of `PORTS_RESERVED` ports of this appliance; None: it has none.
     """
 
@@ -201,7 +201,7 @@ def launch_topology(
     Args:
         layout: The layout of the directory.
         nats_url: A server that runs already; None to start one.
-        nodes: How many logd there are.
+        nodes: Number of logd nodes.
         any_free: Take whatever ports are free.
         ports_from: Its first port; None: that of the user's settings, or of an earlier
             start.

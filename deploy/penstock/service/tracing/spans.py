@@ -50,10 +50,10 @@ class Tracer:
     Args:
         section: The section of the configuration.
         exporter: Sends the spans.
-        resource: What the spans are of.
+        resource: Resource of the spans.
         processor: Hands ended spans to `exporter`; None: in batches.
         own: Further subjects of Penstock's own spans.
-        clock: For time.
+        clock: The clock.
 
     Attributes:
         own_subjects: Subjects on which Penstock's own spans travel.
@@ -104,7 +104,7 @@ class Tracer:
         """A span that begins a trace; None where the sampler leaves it out.
 
         Args:
-            name: What is done; a few words, the same ones each time.
+            name: Name of the operation; a few words, the same ones each time.
             kind: OpenTelemetry's kind of span.
             trace_id: Decides whether it is sampled, see `trace_of`; 0: a random one.
             span_id: 0: a random one.

@@ -67,13 +67,13 @@ class Handlers:
     """Handles requests about the streams of one node's cluster, its rules and quotas.
 
     Args:
-        streams: Of the cluster.
-        cursors: Of consumers.
-        groups: Of consumers.
-        access: Where rules and quotas are kept.
+        streams: The cluster's streams.
+        cursors: The consumers' cursors.
+        groups: The consumer groups.
+        access: The rules and quotas.
         authorizer: Says what the rules come to.
-        creator: For whose quota a stream counts that somebody creates.
-        gaps: What this daemon missed, and what of its logs cannot be read.
+        creator: Returns the principal to whose quota a new stream counts.
+        gaps: Returns the daemon's ingest gaps, and the damaged ranges of its logs.
     """
 
     def __init__(  # noqa: PLR0913 - what operations are about

@@ -124,10 +124,10 @@ class Operation:
         request: The model of requests.
         answer: The model of answers' headers.
         meaning: One sentence, for the reference.
-        right: What the caller must be allowed.
-        responder: Who answers.
+        right: The right that the caller needs.
+        responder: The node that answers.
         audit: The kind of the event that records it; empty: none does.
-        shows: What of an answer is left out for callers who may not see it.
+        shows: The parts of an answer that callers without the right do not get.
         wait_s: Seconds that the answer may take on purpose.
         repeatable: Whether a client may send it again when it does not know whether it was done.
         uploads: Whether bytes may follow the request.

@@ -37,7 +37,7 @@ class AuthorizationRules:
 
     Args:
         authorizer: Decides.
-        groups: Which streams a consumer group reads.
+        groups: Consumer groups, for the streams that they read.
     """
 
     def __init__(self, authorizer: Authorizer, groups: ClusterGroups) -> None:

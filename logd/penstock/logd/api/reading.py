@@ -44,10 +44,11 @@ def filter_ranges(
     One frame is decoded at a time, so that memory is bounded by what one may decode to.
 
     Args:
-        ranges: What to read; not empty.
+        ranges: The ranges to read; not empty.
         subject: The filter.
-        log: That they are of.
-        bytes_max: Of what is kept; what goes beyond it is left for the next fetch, after one frame.
+        log: The log that has them.
+        bytes_max: Maximum bytes of the result; the rest is left for the next fetch, after one
+            frame.
 
     Returns:
         Whole frames, and the offset after the last one looked at.
@@ -131,7 +132,7 @@ class FetchReading:
     """Answers the fetches of one daemon.
 
     Args:
-        filter_bytes_max: That a fetch whose payload is made in memory looks at and sends.
+        filter_bytes_max: Maximum bytes that a fetch with a payload made in memory reads and sends.
     """
 
     def __init__(self, *, filter_bytes_max: int = FILTER_BYTES_MAX) -> None:
@@ -252,8 +253,8 @@ def _check_history(partition: Partition, request: Fetch, offset: int, log_epoch:
     under the epoch of before: were it read under a later one, the next fetch would tell.
 
     Args:
-        partition: What is read.
-        request: For errors.
+        partition: The partition to be read.
+        request: The request, for errors.
         offset: Up to which the reader has read, or a filter for it.
         log_epoch: Under which; None: it does not say.
 

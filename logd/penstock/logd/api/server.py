@@ -184,9 +184,9 @@ class ResponseSlot:
     """A request's turn to send on its connection; taken before a payload is made in memory.
 
     Attributes:
-        waiting: For what comes before that.
-        caller: Who asks.
-        upload: What followed the request.
+        waiting: The response slot before this one.
+        caller: The principal of the request.
+        upload: The bytes that followed the request.
     """
 
     def __init__(self, connection: asyncio.Lock, caller: Principal = ANONYMOUS) -> None:
@@ -280,8 +280,8 @@ class FetchConnection:
     Args:
         channel: The caller closes it.
         desk: Answers requests.
-        limits: Of the server.
-        counts: Of the server.
+        limits: The server's limits.
+        counts: The server's counters.
         authentication: Says who is there.
     """
 
@@ -497,11 +497,11 @@ class FetchServer:
     Args:
         api: Answers the requests.
         limits: Further connections and requests are told so.
-        tls: Of the endpoint; None: it has none.
+        tls: TLS of the endpoint; None: it has none.
         authenticator: Says who callers are; None: they are all anonymous.
 
     Attributes:
-        counts: For telemetry.
+        counts: Counters for telemetry.
     """
 
     def __init__(

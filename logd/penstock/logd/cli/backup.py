@@ -89,10 +89,10 @@ class PartitionCopy:
     """One partition's way into a backup.
 
     Args:
-        log: Where from.
-        manifest: Of the backup; it is saved with each file.
-        number: Of the partition.
-        directory: Of the backup.
+        log: Client of the log to copy from.
+        manifest: Manifest of the backup; it is saved with each file.
+        number: Number of the partition.
+        directory: Directory of the backup.
         progress: Is told.
         pause_s: Seconds before a leader that is behind is asked again.
         short_s: Seconds for which nothing may come though the range goes on.
@@ -456,10 +456,10 @@ class PartitionSender:
     """Sends frames to one partition, for as long as it takes.
 
     Args:
-        log: Where to.
+        log: Client of the log to restore to.
         stream: The new one.
-        partition: Of it.
-        retry_s: How long logd may be away.
+        partition: Number of the partition.
+        retry_s: Seconds that logd may be away.
         pause_s: Seconds before it is asked again.
     """
 

@@ -132,7 +132,7 @@ class ProgressPoller:
 
         Args:
             parts: Each as its leader says.
-            standing: What a node has.
+            standing: Returns the partitions of a node.
         """
         left = {place for place, part in parts.items() if self._is_left(place, part)}
         for place in left - self._first.keys():
@@ -256,10 +256,10 @@ def watch(
     """Stay with work until it is done.
 
     Args:
-        log: To ask.
-        work: What.
+        log: Client of a logd.
+        work: The work to watch.
         as_json: Whether nothing is to be shown.
-        clock: For how long things last.
+        clock: Clock for durations.
         pause: Waits between two looks.
 
     Raises:

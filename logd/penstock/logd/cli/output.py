@@ -170,9 +170,9 @@ def tell(words: str, done: Mapping[str, Any], *, as_json: bool) -> None:
     """Print what was done, on one line.
 
     Args:
-        words: For people.
-        done: For programs.
-        as_json: Who asks.
+        words: Text for people.
+        done: Document for programs.
+        as_json: Whether the output is for programs.
     """
     if as_json:
         echo_json(done)
@@ -291,9 +291,9 @@ class Progress:
     """A bar on a terminal, moved a few times a second; of what is over sooner there is none.
 
     Args:
-        label: What is done.
+        label: Name of the work.
         total: Records there are to do; None: nobody knows.
-        clock: For the rate.
+        clock: Clock for the rate.
         shown: Whether there is a terminal; None: as it is.
     """
 
@@ -550,8 +550,8 @@ def table(
     """Lay rows out in aligned columns; numbers to the right.
 
     Args:
-        titles: Of the columns.
-        rows: What is not text is shown as `str` has it; "-" stands for what is not known.
+        titles: Titles of the columns.
+        rows: Rows of cells; other values than text are shown by `str`, unknown ones as "-".
         width: Columns of the terminal: the last column is cut to it. None: that of standard output.
     """
     lines = [[safe(str(cell)) for cell in row] for row in rows]

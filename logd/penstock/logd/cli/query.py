@@ -284,8 +284,8 @@ def _register(
     Args:
         engine: DuckDB.
         log: Says what there is.
-        names: Of the streams.
-        scope: What is read of them.
+        names: Names of the streams.
+        scope: Ranges to read.
         way: Makes the client of a reader, and shows how far it is.
 
     Raises:

@@ -292,11 +292,11 @@ class StreamSource:
 
     Args:
         connect: Makes a client for one reader.
-        ranges: What is read, partition by partition.
+        ranges: Ranges to read, partition by partition.
         advance: Told how many records, and bytes, have come.
 
     Attributes:
-        error: What ended the last reading that failed; DuckDB only says its words.
+        error: Error of the last failed read; DuckDB only passes its message on.
     """
 
     def __init__(

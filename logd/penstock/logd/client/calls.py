@@ -60,9 +60,9 @@ class Call(Generic[Answer_co]):
         read: Makes the answer of the response's header and payload.
         wait_s: Seconds the server may take on purpose.
         repeatable: Whether it may be sent again when it is not known whether it was done.
-        to: Who answers it; None: any node.
+        to: The node that answers it; None: any node.
         spread: Whether another replica than the leader may answer it, where that is preferred.
-        upload: What follows the request.
+        upload: Bytes that follow the request.
     """
 
     request: Document
@@ -103,10 +103,10 @@ def make(
     Args:
         request: Says which operation.
         read: Makes the answer of the response's header and payload.
-        node: Of an operation that any node answers: which.
+        node: The node that has to answer, of an operation that any node can answer.
         wait_s: Seconds the server may take beyond what the row says.
         repeatable: Whether it may be repeated if the row says so.
-        upload: What follows the request.
+        upload: Bytes that follow the request.
     """
     operation = operation_of(request)
     to: ToPartition | ToNode | None = None if node is None else ToNode(node)
@@ -370,10 +370,10 @@ class AclPage:
     """Some of the rules.
 
     Attributes:
-        version: Of all rules and quotas; a change may say that it is based on it.
+        version: Version of all rules and quotas; a change may name it as its basis.
         enabled: Whether they are followed.
-        superusers: Who may everything without any, by the configuration of the node that answers.
-        grants: What that configuration allows besides, in words; empty of an older logd.
+        superusers: Principals that need no rule, by the configuration of the node that answers.
+        grants: Permissions of that configuration, in words; empty from an older logd.
         more: Whether there are more after the last of these.
     """
 

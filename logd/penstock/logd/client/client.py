@@ -94,8 +94,8 @@ class CursorHandle:
         `contextlib.closing`.
 
         Args:
-            start: Where to begin when nothing is committed yet.
-            commit: When to commit.
+            start: Position to begin at when nothing is committed yet.
+            commit: Policy of commits.
             options: Its partition is the cursor's.
 
         Raises:
@@ -171,12 +171,12 @@ class LogClient:
         timeout_s: Seconds to wait for a connection, and without a byte for an answer that is due.
         prefer: `replica`: fetches go to a replica in sync that does not lead, if there is one. It
             is a little behind the leader.
-        rack: With that, to one in this rack if there is one.
+        rack: Preferred rack of replicas.
         access: TLS, and how it authenticates.
-        rng: For the jitter of pauses between tries, and the choice of a replica.
+        rng: Source of the jitter of pauses between attempts, and of the choice of a replica.
 
     Attributes:
-        server, timeout_s, prefer, rack, access: As given.
+        server, timeout_s, prefer, rack, access: The arguments.
     """
 
     def __init__(
@@ -420,13 +420,14 @@ class LogClient:
 
         Args:
             stream: The stream's name.
-            offset: Of the first record wanted; the end of the range waits for what comes.
-            partition: Of the stream.
+            offset: Offset of the first wanted record; at the end of the range the fetch waits for
+                records.
+            partition: Partition of the stream.
             bytes_max: Bytes of frames wanted at most; one frame is sent even if larger.
-            bytes_min: With fewer bytes to send the server waits, up to `wait_ms`.
+            bytes_min: Bytes below which the server waits for more, up to `wait_ms`.
             wait_ms: Milliseconds the server may wait; 0 answers at once.
             subject: A filter; records on other subjects are left out.
-            incarnation: Of the stream; any other is refused.
+            incarnation: Incarnation of the stream; any other is refused.
 
         Raises:
             RefusedError: `OUT_OF_RANGE` with `earliest` and `latest` (exclusive), `UNKNOWN_STREAM`,
@@ -468,7 +469,7 @@ class LogClient:
             stream: The stream's name.
             start: The first offset, inclusive.
             end: Exclusive; by default the end of what can be read at the time of the call.
-            partition: Of the stream.
+            partition: Partition of the stream.
             bytes_max: Bytes of frames to fetch at a time.
 
         Raises:
@@ -615,11 +616,11 @@ class LogClient:
 
         Args:
             group: Its name; its positions are the cursors of the consumer of that name.
-            streams: What this member wants to read.
-            options: How.
-            positions: For a consumer that stores its position with its results, and so has every
-                record's result exactly once: where its store says to go on. Asked when a partition
-                is granted; None: where the group's cursor is.
+            streams: Streams that this member reads.
+            options: Options of the member.
+            positions: Function from a partition to the next offset, for a consumer that stores its
+                position with its results, and so has every record's result exactly once. It is
+                called when a partition is granted; None: the group's cursor counts.
         """
         names = (streams,) if isinstance(streams, str) else tuple(streams)
         return GroupConsumer(self, group, names, options, positions)

@@ -57,7 +57,7 @@ class FollowOptions:
     Attributes:
         partition: The stream's partition.
         subject: A filter; records on other subjects are left out.
-        out_of_range: What to do when the next offset cannot be read any more.
+        out_of_range: Action when the next offset cannot be read any more.
         incarnation: Incarnation of the stream to which the position belongs; None: any.
         retry_s: Seconds that logd may be away at a time; None: unlimited.
         bytes_max: Bytes of frames requested at a time.
@@ -77,14 +77,14 @@ class Following:
     """One endless read.
 
     Args:
-        server: For errors.
+        server: Address of the server, for errors.
         stream: The stream's name.
-        start: Where it begins.
-        options: How it goes on.
+        start: Position to begin at.
+        options: Options of the reading.
 
     Attributes:
-        offset: Of the next record to read; -1 until the server has said where `start` is.
-        incarnation: Of the stream, once known.
+        offset: Offset of the next record; -1 until the server has resolved `start`.
+        incarnation: Incarnation of the stream, once known.
         skipped: Offsets passed over because `out_of_range` allowed it.
     """
 
@@ -258,7 +258,7 @@ class Committing:
 
     Args:
         position: The cursor to move, with its stream's incarnation.
-        policy: When to commit.
+        policy: Policy of commits.
     """
 
     def __init__(self, position: Cursor, policy: CommitPolicy) -> None:

@@ -65,10 +65,10 @@ class GroupOptions:
         session_s: Seconds without an answered heartbeat after which it stops reading; a little
             later its partitions go to others. 1 to 300.
         start: Position in a partition without a committed cursor.
-        commit: When processed records are committed, which also happens before a partition is
-            released and when the consumer is closed; None: only by `commit`.
+        commit: Policy of commits, which also happen before a partition is released and when the
+            consumer is closed; None: only by `commit`.
         subject: A filter; records on other subjects are left out.
-        out_of_range: What to do when the next offset of a partition cannot be read any more.
+        out_of_range: Action when the next offset of a partition cannot be read any more.
         bytes_max: Bytes of frames requested at a time from each partition.
         name: Prefix of the member's id, for people to recognise it.
     """
@@ -88,8 +88,8 @@ class GroupRecord:
 
     Attributes:
         partition: Stream, incarnation and number.
-        epoch: Of the grant. A store takes no position of a lower epoch than it has.
-        offset: Of the record.
+        epoch: Epoch of the grant. A store accepts no position of a lower epoch than it has.
+        offset: Offset of the record.
         record: Itself.
     """
 
@@ -109,7 +109,7 @@ class GroupRows:
     """Rows of a frame; otherwise as `GroupRecord`.
 
     Attributes:
-        header: Of the frame.
+        header: Header of the frame.
         rows: Those that were not given before.
     """
 
@@ -129,9 +129,9 @@ class PartitionConsumer:
     """One partition, from its grant until it is let go of or lost.
 
     Attributes:
-        committing: What is done with; None until it is known where to begin.
-        task: What reads it.
-        room: For what was read and not taken.
+        committing: Uncommitted progress; None until the first offset is known.
+        task: Task that reads it.
+        room: Room for records that were read and not taken.
         revoked: It is to be let go of.
         busy: The consumer has rows of it in hand.
     """
@@ -262,8 +262,8 @@ class Membership:
         client: Reads and commits.
         beats: Sends heartbeats; it has a short timeout, so that it is soon at another node.
         group: Name of the group.
-        streams: What is to be read.
-        options: How.
+        streams: Streams to be read.
+        options: Options of the member.
         asks: Whether `take` asks where to begin in a partition, for `begin` to be called.
     """
 

@@ -43,7 +43,7 @@ class PartitionInfo:
         isr: The replicas that have every record that can be read.
         observers: Further nodes with a copy.
         target: The nodes that the current move ends with; None: there is none.
-        unclean_elections: How often a replica was elected that lacked acked records.
+        unclean_elections: Number of elected replicas that lacked acked records.
         damaged_offsets: Number of offsets known to be damaged at its leader.
     """
 
@@ -132,7 +132,7 @@ class NodeInfo:
     Attributes:
         fetch: Address of its fetch endpoint.
         admin: Address of its `/metrics` and `/status`.
-        rack: What fails together with it; empty: only itself.
+        rack: Failure domain of the node; empty: only itself.
         state: `active`, `draining` or `removed`.
         live: Whether the controller hears from it.
         problem: Why it takes no part though its process runs; empty: it does.
@@ -187,7 +187,7 @@ class Described:
     """Streams as one node sees them.
 
     Attributes:
-        node: Which.
+        node: The node that answered.
     """
 
     node: str
@@ -200,11 +200,11 @@ class Fetched:
 
     Attributes:
         frames: Whole frames, their CRCs checked; the first may begin before the offset asked for.
-        range: What can be read of the partition now.
+        range: Readable offsets of the partition.
         high_watermark: The last record that can be read; -1 when there is none.
-        next_offset: Where to go on.
+        next_offset: Offset after the last frame.
         epoch: The leader epoch of the server.
-        incarnation: Of the stream.
+        incarnation: Incarnation of the stream.
         log_epoch: The last leader epoch in the log that was read; None: the server does not say.
     """
 

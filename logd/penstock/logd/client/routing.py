@@ -321,8 +321,8 @@ class CallAttempt:
         """Go on after a connection failed, or could not be made.
 
         Args:
-            step: What was done.
-            error: What failed; a TimeoutError: there was silence.
+            step: The action that failed.
+            error: The error; a TimeoutError: there was no answer.
             sent: Whether the request may have arrived.
             reused: Whether the connection had been there before.
             now_ns: Monotonic.

@@ -28,7 +28,7 @@ class Connection(asyncio.BufferedProtocol):
     """Made by `open`; of no more use once `closed`.
 
     Attributes:
-        received_at: When the last bytes came, in the event loop's time.
+        received_at: Time of the last bytes, by the event loop's clock.
     """
 
     def __init__(self, where: str) -> None:
@@ -276,7 +276,7 @@ class SocketPool:
     Args:
         router: Says whom to ask.
         timeout_s: Seconds without a byte of an answer that is due.
-        access: How it authenticates.
+        access: Credentials of the client.
     """
 
     def __init__(self, router: MetadataCache, timeout_s: float, access: Access = ANYBODY) -> None:

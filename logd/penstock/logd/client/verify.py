@@ -180,11 +180,11 @@ class PartitionVerifier:
     """Verifies one partition.
 
     Args:
-        client: Of logd.
+        client: Client of logd.
         stream: The stream's name.
         partition: Its number.
-        nodes: That have the partition, the leader first; of a node alone, its name only.
-        incarnation: Of the stream.
+        nodes: Nodes that have the partition, the leader first; a lone node only has its name.
+        incarnation: Incarnation of the stream.
         alone: Whether it is a node alone, which is asked wherever it was reached.
         bytes_per_s: Bytes that each node reads a second; None: as many as it can.
         advanced: Called with the records and bytes that were read, at the node that has most.

@@ -66,18 +66,18 @@ class ClusterSection(_Settings):
     """A node's part in a cluster.
 
     Attributes:
-        name: Of the cluster; a node of another one is refused.
-        peer: Where other nodes reach this one.
+        name: Name of the cluster; a node of another one is refused.
+        peer: Address at which other nodes reach this one.
         founders: The first nodes by name, with the `peer` of each; the same on every node. One that
             joins later is not among them.
-        rack: What fails together with this node; replicas are spread over racks.
+        rack: Failure domain of this node; replicas are spread over racks.
         tls: Both sides show a certificate; none: plain connections.
         advertise: Addresses that others use, where they differ.
-        lease_ms: How long a node leads after the controller's last word. A node that is cut off is
-            replaced after a little more than that.
+        lease_ms: Milliseconds that a node leads after the controller's last answer. A node that is
+            cut off is replaced after a little more than that.
         heartbeat_ms: Between two heartbeats of a node.
-        replica_lag_ms: How long a replica may be behind before it counts as out of sync.
-        max_catch_up_bytes_per_s: For replicas that return, from each node; none: no limit.
+        replica_lag_ms: Milliseconds that a replica may be behind before it counts as out of sync.
+        max_catch_up_bytes_per_s: Rate of replicas that catch up, from each node; none: no limit.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]

@@ -71,7 +71,7 @@ class ClusterAccess:
     """Rules and quotas of a cluster. Used on the event loop.
 
     Args:
-        replicas: Of this node.
+        replicas: The node's replicas.
     """
 
     def __init__(self, replicas: ReplicaManager) -> None:
@@ -315,7 +315,7 @@ class ClusterEngine:
     Used on the event loop: `open`, `run` until cancelled, `close`.
 
     Args:
-        config: Of the daemon; its data directory exists and is locked.
+        config: Configuration of the daemon; its data directory exists and is locked.
         link: Subscriptions are made on it.
         make_context: Given the lookup of streams by subject, what partitions share.
         clock: Its monotonic time goes on while the machine sleeps.
@@ -323,11 +323,11 @@ class ClusterEngine:
         tls: Between nodes; None: plain connections.
 
     Attributes:
-        streams: What readers and operators see.
-        cursors: Of the consumers.
-        groups: Of the consumers.
+        streams: Streams for readers and operators.
+        cursors: The consumers' cursors.
+        groups: The consumer groups.
         access: Rules and quotas.
-        activity: Where what happens is written.
+        activity: The activity stream.
         max_streams: Streams there may be.
 
     Raises:
@@ -474,8 +474,8 @@ class ClusterEngine:
         """Begin to listen for other nodes; the rest is done as the node runs.
 
         Args:
-            configured: Of the configuration file.
-            addresses: Where this node listens: `fetch` and `admin`.
+            configured: Streams of the configuration file.
+            addresses: Addresses at which this node listens: `fetch` and `admin`.
 
         Raises:
             UnavailableError: It cannot be listened on.

@@ -181,12 +181,12 @@ class MetadataGroup:
 
     Args:
         node: This one.
-        member: Of the group.
+        member: This node's member of the group.
         machine: The member's state machine.
         mesh: The way to the other nodes.
 
     Attributes:
-        member, mesh: As given.
+        member, mesh: The arguments.
         admit: Asked on the node that leads before an ISR is proposed; a refusal: it is not.
     """
 
@@ -217,8 +217,8 @@ class MetadataGroup:
         """Have a command applied.
 
         Args:
-            command: What is to be done.
-            timeout_s: How long to try.
+            command: The command.
+            timeout_s: Seconds to try.
             anyone: Ask other nodes for the leader while this one knows of none: it may not belong
                 to the group yet, or no more.
 

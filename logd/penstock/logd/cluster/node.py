@@ -85,7 +85,7 @@ class AddressBook:
     """Used on the event loop.
 
     Args:
-        path: Where it is kept.
+        path: Path of the file.
         founders: The nodes that founded the cluster.
 
     Raises:
@@ -341,21 +341,21 @@ class ClusterNode:
     """One node, running. Used on the event loop.
 
     Args:
-        settings: Who it is.
-        replicas: What it holds of the streams.
+        settings: The node's settings.
+        replicas: The node's replicas.
         rng: Election timeouts, and the id of a new storage.
         clock: Its monotonic time goes on while the machine sleeps.
-        feeding: How replicas on other nodes are fed.
+        feeding: Limits of frames sent to replicas on other nodes.
 
     Attributes:
         member: Its part in the group.
         group: Changes and reads of the state.
         mesh: The links to the others.
-        endpoint: Where they dial this one.
-        handlers: What answers which request of other nodes, by api.
+        endpoint: Listener for other nodes.
+        handlers: Handlers of other nodes' requests, by api.
         advertised: The own addresses as others are told them.
         controlling: Heartbeats, the lease, and the controller where it is.
-        replication: What replicas here and on other nodes say to each other.
+        replication: Replication between replicas here and on other nodes.
         adopting: Whether it has streams from before the cluster that are still to be taken over.
         watch: Told each command that was applied, and what came of it, after everybody else.
 

@@ -166,7 +166,7 @@ class ReplicaRunner:
         followed: Whether other nodes are to have a copy.
         subscribed: Whether its subscription is confirmed; the host sets it.
         has_led: Whether it ever led.
-        led_ns: When a leader, itself or another, was last known to lead; the host's clock.
+        led_ns: Time when a leader, itself or another, was last known to lead; the host's clock.
         findings: Count of each finding.
 
     Raises:

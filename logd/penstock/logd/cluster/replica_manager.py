@@ -267,7 +267,7 @@ class LogOpeners:
     What came of several logs is reported in one turn of the loop: a start opens thousands.
 
     Args:
-        threads_max: How many logs are opened at a time.
+        threads_max: Maximum logs opened at a time.
     """
 
     def __init__(self, threads_max: int) -> None:

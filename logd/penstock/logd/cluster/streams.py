@@ -91,7 +91,7 @@ class ClusterStreams:
     whether it was made; all of them may be asked for again.
 
     Args:
-        replicas: Of this node.
+        replicas: The node's replicas.
         decisions: The way to the controller.
     """
 
@@ -190,9 +190,9 @@ class ClusterStreams:
         On return every partition has a leader that publishers reach.
 
         Args:
-            config: What it is.
-            replication: How it is replicated.
-            creator: Whose quota it counts for; empty: nobody's.
+            config: Configuration of the stream.
+            replication: Replication of the stream.
+            creator: Principal to whose quota it counts; empty: nobody.
 
         Raises:
             RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_OPTIONS`, `QUOTA_EXCEEDED` and

@@ -51,13 +51,13 @@ class Pace:
 
     Args:
         bytes_per_s_max: Read and written.
-        clock: To measure by.
+        clock: Clock of the rate.
         wait: Waits so many seconds, or less.
         stopped: Whether to end.
 
     Attributes:
         bytes_read: Since the start; so the next one.
-        bytes_written: As reported.
+        bytes_written: Bytes reported by `wrote`.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Rewriter:
     Args:
         log: Nobody else rewrites its segments.
         stream: Its name, for what is logged.
-        counts: To count in.
+        counts: Counters to increment.
 
     Attributes:
         unsound: Base offsets of segments found damaged on the way; they are left alone.
@@ -176,8 +176,8 @@ class Rewriter:
 
         Args:
             run: Sealed segments.
-            choose: Which records stay; None: all.
-            pace: To work at.
+            choose: Returns the records to keep; None: all.
+            pace: Rate limiter.
 
         Raises:
             StoppedError: Nothing was changed.
@@ -269,12 +269,12 @@ class Cleaner:
     """Cleans one log, on the compactor's thread.
 
     Args:
-        log: Of a stream with `compact`.
-        rewriter: Of the same log.
-        memory_bytes: For the keys of a pass.
+        log: Log of a stream with `compact`.
+        rewriter: Rewriter of the same log.
+        memory_bytes: Memory bytes for the keys of a pass.
         dirty_ratio: Share of bytes that is dirty when a pass is due.
         tombstone_retention_s: Seconds that a tombstone stays.
-        clock: For that.
+        clock: Clock of tombstones' age.
     """
 
     def __init__(

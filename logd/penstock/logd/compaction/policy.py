@@ -146,7 +146,7 @@ def run_to_merge(segments: Sequence[SegmentFacts], limits: MergeLimits) -> Segme
 
     Args:
         segments: Sealed and rewritable, in order; neighbours in the list need not be in the log.
-        limits: Of the merged segment.
+        limits: Limits of the merged segment.
     """
     for first in range(len(segments)):
         run = _mergeable_from(segments, first, limits)
@@ -210,7 +210,7 @@ class CleanState:
         """The state after a pass up to an offset.
 
         Args:
-            upto: Where the clean part ends now.
+            upto: New end of the clean part.
             tombstones: Whether the part that was dirty had any.
             limit: Tombstones below it went.
             now_ns: Unix time.
@@ -292,7 +292,7 @@ class KeyMap:
     """The last offset of each key of a stretch of the log, as far as memory allows.
 
     Args:
-        bytes_max: Of memory.
+        bytes_max: Maximum memory bytes.
 
     Attributes:
         end_offset: All keys below it are noted.

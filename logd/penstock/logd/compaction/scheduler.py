@@ -82,12 +82,12 @@ class CompactionScheduler:
     """One log's compaction; everything but the counters belongs to the compactor's thread.
 
     Args:
-        log: Whose sealed segments are rewritten.
-        config: Of the stream.
-        settings: Of the daemon.
-        high_watermark: What is committed by now.
-        wants: What the log's writer is asked for; `snapshot_saved` is one answer.
-        clock: For the interval, and for tombstones.
+        log: Log whose sealed segments are rewritten.
+        config: Configuration of the stream.
+        settings: Settings of the daemon.
+        high_watermark: Returns the high watermark.
+        wants: Requests to the log's writer; it answers with `snapshot_saved`.
+        clock: Clock of the interval, and of tombstones.
 
     Attributes:
         paused: Whether nothing is rewritten now.
@@ -268,8 +268,8 @@ class CompactionThread:
     """Works on the logs that are added, each when it is due.
 
     Args:
-        settings: Of the daemon.
-        clock: For all of it.
+        settings: Settings of the daemon.
+        clock: Clock of all logs' compaction.
     """
 
     def __init__(self, settings: CompactionSettings, clock: Clock) -> None:

@@ -51,9 +51,9 @@ class BecameController(Struct, frozen=True):
     """This node leads the metadata group and has applied everything from before its election.
 
     Attributes:
-        state: What commands are applied to from now on.
-        elected_ns: When it was elected, by the monotonic clock; no one answered heartbeats in an
-            earlier term after that.
+        state: State to which commands are applied from now on.
+        elected_ns: Monotonic time of the election; no node answered heartbeats in an earlier term
+            after that.
     """
 
     state: ClusterState
@@ -72,7 +72,7 @@ class HeartbeatReceived(Struct, frozen=True):
     """A node's heartbeat.
 
     Attributes:
-        raft_lease_until_ns: Until then no other node can be elected, by this node's clock.
+        raft_lease_until_ns: Time before which no other node can be elected, by this node's clock.
     """
 
     heartbeat: Heartbeat
@@ -162,7 +162,7 @@ class Controller:
     """Present on every node, and idle where the metadata group is not led.
 
     Attributes:
-        counts: How often each kind of thing was decided, for metrics.
+        counts: Number of decisions by kind, for metrics.
     """
 
     def __init__(self, timing: Timing) -> None:

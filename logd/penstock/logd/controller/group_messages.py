@@ -42,8 +42,8 @@ class MemberBeat:
         session_ms: Without an answer for so long it reads nothing any more.
         sequence: Rises with each.
         joining: It has not been answered as a member yet.
-        epoch: Of the group, as it was last told; 0: not yet.
-        held: What it may be reading.
+        epoch: The group's epoch in the last answer; 0: there was none yet.
+        held: Partitions that the member may be reading.
     """
 
     group: str
@@ -69,7 +69,7 @@ class MemberAnswer:
     """The session lasts from the sending of that beat; these partitions and no others are read.
 
     Attributes:
-        epoch: Of the group; 0: it is not a member yet.
+        epoch: The group's epoch; 0: it is not a member yet.
     """
 
     group: str
@@ -105,10 +105,10 @@ def admit_commit(
     """The position after a commit.
 
     Args:
-        group: As it is in the state of the node that stores positions; it may be behind.
+        group: The group in the state of the node that stores positions, which may be behind.
         stored: The position there is.
-        member: Who commits.
-        partition: Of what.
+        member: The member that commits.
+        partition: The partition of the position.
         commit: The offset, with the epoch of the grant.
 
     Raises:
@@ -213,7 +213,7 @@ class Member:
     Args:
         group: The group's name.
         member: An id that no other membership ever had.
-        streams: What it wants to read.
+        streams: Streams that the member wants to read.
         session_ms: `SESSION_MS_MIN` to `SESSION_MS_MAX`.
     """
 

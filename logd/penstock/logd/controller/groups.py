@@ -53,9 +53,9 @@ def assign(
     counts differ by one at most; only what that takes changes hands.
 
     Args:
-        members: Of the group.
-        partitions: Of the streams that any of them wants.
-        previous: Who was to read them before.
+        members: Members of the group.
+        partitions: Partitions of the streams that any of them wants.
+        previous: Members that were to read them before.
     """
     wants = {member.id: frozenset(member.streams) for member in members}
     loads: dict[str, list[GroupPartition]] = {member: [] for member in sorted(wants)}
@@ -204,7 +204,7 @@ class GroupCoordinator:
     """Present on every node, and idle where the metadata group is not led.
 
     Attributes:
-        counts: How often each kind of thing happened, for metrics.
+        counts: Number of events by kind, for metrics.
     """
 
     def __init__(self, *, drift_percent: int) -> None:

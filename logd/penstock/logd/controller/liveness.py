@@ -41,11 +41,12 @@ class Timing:
     Attributes:
         heartbeat_interval_ms: Milliseconds between two heartbeats of a node.
         lease_ms: Length of a lease, from the sending of an answered heartbeat.
-        drift_percent: By how much one node's monotonic clock may run faster than another's.
-        unclean_wait_ms: How long no replica with every acked record is live before a stream that
-            allows it gets a leader without.
+        drift_percent: Percent by which one node's monotonic clock may run faster than another's.
+        unclean_wait_ms: Milliseconds without a live replica that has every acked record, after
+            which a stream that allows it gets a leader without.
         plan_interval_ms: Milliseconds between two looks for moves.
-        rebalance_after_ms: How long the set of nodes is stable before leaderships are balanced.
+        rebalance_after_ms: Milliseconds without a change of the nodes, after which leaderships are
+            balanced.
         moves_max: Maximum partitions whose replicas move at a time.
         transfers_max: Maximum leaderships transferred at a time.
     """
@@ -97,7 +98,7 @@ class Heartbeat:
     Attributes:
         sequence: Rises with every heartbeat of one process.
         applied_index: It has applied the log of the metadata group up to there.
-        reports: Of partitions that differ from what it said before; with `full`, of all.
+        reports: Reports of partitions that changed since the last heartbeat; with `full`, of all.
         deaf: Whether it has no connection to NATS, so that publishers do not reach it.
     """
 

@@ -94,9 +94,9 @@ def place_stream(
     Args:
         state: The cluster.
         live: Nodes that are there.
-        config: What the stream is.
-        options: How it is replicated.
-        partitions: How many.
+        config: Configuration of the stream.
+        options: Replication of the stream.
+        partitions: Number of partitions.
         nonce: Random hexadecimal digits.
 
     Raises:

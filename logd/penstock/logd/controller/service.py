@@ -83,7 +83,7 @@ class GroupCoordinatorService:
 
     Args:
         group: The state, and the way into its log.
-        drift_percent: By how much a member's monotonic clock may run slower.
+        drift_percent: Percent by which a member's monotonic clock may run slower.
         clock: Its monotonic time goes on while the machine sleeps.
 
     Attributes:
@@ -230,7 +230,7 @@ class ControllerService:
         me: This process.
         timing: The same on every node.
         group: The state, and the way to the node that leads it.
-        standing: What this node says of itself.
+        standing: State that this node reports.
         clock: Its monotonic time goes on while the machine sleeps.
 
     Attributes:

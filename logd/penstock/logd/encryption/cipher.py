@@ -79,12 +79,12 @@ class Encryptor:
     """Encrypts the frames of one segment under its own data key. For one thread.
 
     Args:
-        cipher: Of the log.
+        cipher: Cipher of the log.
         segment: Base offset.
 
     Attributes:
-        segment: As given.
-        number: Of the log's key that wraps its own.
+        segment: The argument.
+        number: Number of the log's key that wraps the segment's.
     """
 
     def __init__(self, cipher: "SegmentCipher", segment: int) -> None:
@@ -109,13 +109,13 @@ class SegmentCipher:
     """The keys of one log. Used on any thread.
 
     Args:
-        keys: By number; the greatest encrypts, all of them decrypt.
-        bound: What the log is: it differs from any other log's.
+        keys: Keys by number; the greatest encrypts, all of them decrypt.
+        bound: Text that identifies the log; no other log has it.
         master: Name of the master key that wraps them.
 
     Attributes:
         newest: Number of the key that encrypts.
-        master: As given, or as `renew` said since.
+        master: The argument, or the last master of `renew`.
     """
 
     def __init__(self, keys: Mapping[int, bytes], bound: bytes, master: str = "") -> None:

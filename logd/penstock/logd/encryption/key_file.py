@@ -71,10 +71,10 @@ class KeyRing:
     """A log's keys as its files say.
 
     Attributes:
-        bound: What the log is.
-        keys: By number.
+        bound: Text that identifies the log.
+        keys: Keys by number.
         masters: Names of the master keys that each is wrapped with, by number.
-        revision: Of the files.
+        revision: Revision of the files.
         whole: Whether both files say so.
     """
 
@@ -101,9 +101,9 @@ def open_cipher(
     On return everything is wrapped with the active master key, durably.
 
     Args:
-        directory: Of the log; it exists.
-        masters: To wrap and unwrap with.
-        bound: As `bound_to` says.
+        directory: Directory of the log; it exists.
+        masters: Master keys that wrap and unwrap.
+        bound: Text of `bound_to`.
         disk: The file system.
 
     Raises:
@@ -130,9 +130,9 @@ def rewrap(
     What is written from then on is under a new key; nobody has to close the log for it.
 
     Args:
-        directory: Of the log.
-        masters: To wrap and unwrap with.
-        cipher: Of the log.
+        directory: Directory of the log.
+        masters: Master keys that wrap and unwrap.
+        cipher: Cipher of the log.
         disk: The file system.
 
     Raises:
@@ -192,14 +192,14 @@ class InspectedKeys:
     """The keys of a log that is looked at by somebody who may not have them all.
 
     Args:
-        directory: Of the log.
+        directory: Directory of the log.
         masters: Those there are; None: none.
         disk: The file system.
 
     Attributes:
         cipher: None: the log is not encrypted, or cannot be decrypted.
         readable: Whether its frames can be looked into.
-        fault: What is wrong with the key files; empty when nothing is.
+        fault: Fault of the key files; empty: there is none.
         note: Why it cannot be decrypted; empty when it can.
     """
 

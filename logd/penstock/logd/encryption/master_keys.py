@@ -58,7 +58,7 @@ class EncryptionSection(_Settings):
 
     Attributes:
         active: Name of the key that streams are encrypted with from now on.
-        keys: Where each is, by name; the old ones for what is still under them.
+        keys: Location of each key, by name; old keys stay for what they encrypted.
     """
 
     active: KeyName

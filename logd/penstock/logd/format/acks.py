@@ -71,8 +71,8 @@ class PubAck:
     """A publisher's answer, decoded.
 
     Attributes:
-        offset: Of the record, or of the batch's last record; -1 when refused, or when a duplicate's
-            offset is no longer known.
+        offset: Offset of the record, or of the batch's last record; -1 when refused, or when a
+            duplicate's offset is no longer known.
         nack: None when stored.
         sequence: The last sequence stored for the producer; only in refusals of a sequence.
     """

@@ -57,10 +57,10 @@ def encode_plain_body(
     """Encode messages without headers; None when subjects or replies are more than ASCII.
 
     Args:
-        timestamps: Of each message, int64.
-        subjects: As many as messages, at least one.
-        replies: Likewise; empty ones become null.
-        values: Likewise; at most `PLAIN_ROWS_MAX`.
+        timestamps: Timestamp of each message, int64.
+        subjects: Subject of each message; at least one message.
+        replies: Reply subject of each message; empty ones become null.
+        values: Payload of each message; at most `PLAIN_ROWS_MAX`.
     """
     count = len(values)
     assert 0 < count <= PLAIN_ROWS_MAX, count

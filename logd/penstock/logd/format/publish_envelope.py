@@ -78,9 +78,9 @@ def decode_publish(payload: memoryview, subject: bytes, now_ns: int) -> Publishe
     """Read the payload of an envelope of type `TYPE_PUBLISH`.
 
     Args:
-        payload: Of the envelope.
+        payload: Payload of the envelope.
         subject: On which it came.
-        now_ns: When; Unix time.
+        now_ns: Current Unix time.
 
     Raises:
         CorruptError: It is no such message, or it wants to be answered where nobody can be.

@@ -8,9 +8,9 @@ class SegmentFacts:
     """One segment as it stands.
 
     Attributes:
-        base_offset: Of its first record.
+        base_offset: Offset of its first record.
         next_offset: After its last record; equal to `base_offset` when it is empty.
-        size_bytes: Of its log file.
+        size_bytes: Bytes of its log file.
         newest_ns: Unix time of its newest record, or when it was last written if that is earlier:
             a record from the future counts as of its arrival, one read from disk at the latest as
             of the opening. Of a damaged segment: when it was last written or opened; of one that

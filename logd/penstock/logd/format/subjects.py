@@ -122,7 +122,7 @@ class SubjectTrie(Generic[Value]):
         states_max: Sets of nodes that some tokens lead to.
 
     Attributes:
-        states: Of those there are.
+        states: Number of cached states.
     """
 
     def __init__(
@@ -253,12 +253,12 @@ class _State(Generic[Value]):
     """The nodes that a subject's first tokens lead to. At least one more token follows.
 
     Attributes:
-        children: Of those nodes that have any.
+        children: Child nodes by token.
         stars: The nodes that any next token leads to.
         rest: Values of filters that end in `>`, here or on the way here: any more tokens match.
         values: Those, and what matches if one more token follows, whatever it is.
-        edges: Where tokens lead that some node has a child for, as far as known.
-        others: Where any other token leads, if known.
+        edges: Cached next state by token, for tokens for which some node has a child.
+        others: Cached next state of any other token.
     """
 
     __slots__ = ("children", "edges", "others", "rest", "stars", "values")

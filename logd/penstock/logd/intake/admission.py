@@ -24,7 +24,7 @@ class AdmissionPolicy:
     """Policy by which a stream leaves its subject and returns.
 
     Attributes:
-        unsubscribe_after_ns: How long refusals may go on; None: unlimited.
+        unsubscribe_after_ns: Nanoseconds that refusals may go on; None: unlimited.
         resubscribe_after_ns: Minimum time off the subject.
     """
 
@@ -71,7 +71,7 @@ class Admission:
     """One stream's state. Call `observe` as long as it is not `settled`, and after refusals.
 
     Args:
-        policy: When to leave and to come back.
+        policy: Policy of leaving and returning.
     """
 
     def __init__(self, policy: AdmissionPolicy) -> None:

@@ -24,10 +24,10 @@ def describe_batch(batch: BatchPayload, subject: str, limits: StreamConfig) -> F
     What the body claims is held against the limits before anything is decoded.
 
     Args:
-        batch: As the envelope has it.
-        subject: That the envelope came on. Each record must name it, or who may publish on one
-            subject could write records of another.
-        limits: Of the stream: `max_batch_rows`, `max_batch_decoded_bytes`, `max_key_bytes`.
+        batch: The batch in the envelope.
+        subject: Subject of the envelope. Each record must name it, or a publisher on one subject
+            could write records of another.
+        limits: Limits of the stream: `max_batch_rows`, `max_batch_decoded_bytes`, `max_key_bytes`.
 
     Raises:
         CorruptError: The body is not an Arrow batch of the schema, says something else, or is

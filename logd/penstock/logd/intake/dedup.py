@@ -49,7 +49,7 @@ class MessageIds:
     """Offset by message id, bounded by age and by number; the oldest go first.
 
     Args:
-        window_ns: How long an id is kept; 0 turns deduplication off.
+        window_ns: Nanoseconds that an id is kept; 0 turns deduplication off.
         ids_max: Maximum entries, whatever their age.
 
     Attributes:
@@ -152,7 +152,8 @@ class Duplicate:
     """The batch is stored already.
 
     Attributes:
-        offset: Of the stored batch's last record; -1 when it is not the producer's latest batch.
+        offset: Offset of the stored batch's last record; -1 when it is not the producer's latest
+            batch.
     """
 
     offset: int
@@ -191,7 +192,7 @@ class ProducerTable:
     """The last sequence of each producer, bounded in number and age.
 
     Args:
-        expiry_ns: How long an idle producer is kept.
+        expiry_ns: Nanoseconds that an idle producer is kept.
         max_producers: Maximum entries, whatever their age.
 
     Attributes:
@@ -217,7 +218,7 @@ class ProducerTable:
         """Say whether a batch is the next one of its producer; changes nothing but expiry.
 
         Args:
-            producer_id: Of the batch's producer.
+            producer_id: Id of the batch's producer.
             previous: The producer's sequence before the batch, 0 for its first.
             sequence: The batch's own, greater than `previous`.
             now_ns: The time, on the clock that `record` is given.
@@ -293,9 +294,9 @@ class ProducerTable:
         """Go on from the table that this one takes the place of.
 
         Args:
-            before: Where it did not know what came before a batch that may be cut off again, the
-                other replica may have.
-            since: Of batches from there on only that table knows.
+            before: State before batches that may be truncated again; where this table lacks it, the
+                other replica's has it.
+            since: Offset from which on only this table knows batches.
             theirs: The other replica's dedup state of committed batches.
         """
         for name, state in before.since(since):
@@ -402,9 +403,10 @@ class DedupChecksum:
     expired since, nor on who has forgotten it when. It is known for offsets from `base` on.
 
     Attributes:
-        base: As given to `begin`, or above: older ones are not kept.
-        total: Of everything.
-        kept_from: From there on all are kept, for another's is under way. None: none is.
+        base: Offset given to `begin`, or above: older entries are not kept.
+        total: Checksum of everything.
+        kept_from: Offset from which on all entries are kept, for another replica's state is on its
+            way. None: none are.
     """
 
     def __init__(self) -> None:
@@ -475,18 +477,18 @@ class Dedup:
     """The memory of one partition.
 
     Args:
-        config: Of the stream.
+        config: Configuration of the stream.
 
     Attributes:
-        last_message_id: Of the last record; empty when it had none.
+        last_message_id: Id of the last record; empty when it had none.
         whole: Whether what is written down has to hold the ids: the log may not have them all any
             more, for records were removed from it or rewritten, or are about to be.
         lost: Below this offset something may have been forgotten: the log does not have it any
             more, nor has what was written down. 0: nothing.
-        lost_until_ns: When that was found, Unix time and a window of ids; 0: before the start.
-        floor: What was stored below is committed, and only all of it together is known.
+        lost_until_ns: Unix time of a loss and a window of ids; 0: before the start.
+        floor: Offset below which everything is committed, and known only as a whole.
         unsaved: Something came from another replica, and is not in the snapshot on disk yet.
-        checksum: To compare with other replicas.
+        checksum: Checksum to compare with other replicas.
     """
 
     def __init__(self, config: StreamConfig) -> None:
@@ -539,11 +541,11 @@ class Dedup:
 
         Args:
             ids: Both, but for what has been stored here meanwhile.
-            producers: Likewise.
+            producers: Producers of the other replica, merged.
             theirs: Producers, as the other one knows them.
             offset: The other one's; `checksum` has been corrected by its.
-            since: What was stored here from there on is not in `ids` and `producers`.
-            lost: What the other one may have forgotten.
+            since: Offset from which on records stored here are not in `ids` and `producers`.
+            lost: Offset below which the other replica may have forgotten entries.
         """
         found = self.message_ids.since(since)
         ids.record_all([name for name, _ in found], [at for _, at in found])
@@ -572,7 +574,7 @@ class Dedup:
         """Rebuild what a stored frame says of message ids, oldest frame first.
 
         Args:
-            header: Of a frame of plain messages; batches have no ids.
+            header: Header of a frame of plain messages; batches have no ids.
             batch: Its rows.
             now_ns: The time; a record of the future counts as of now.
         """

@@ -83,10 +83,10 @@ class Gap:
     """One time without messages.
 
     Attributes:
-        streams: That missed them.
-        detail: What caused it, in words.
+        streams: Streams that missed messages.
+        detail: Cause of the gap, in words.
         end: None while it lasts.
-        messages: How many; None: nobody knows.
+        messages: Number of missed messages; None: unknown.
     """
 
     streams: tuple[str, ...]
@@ -152,7 +152,7 @@ class GapLedger:
         """Streams leave their subjects together; None when they were away for that already.
 
         Args:
-            streams: By name.
+            streams: Names of the streams.
             reason: Why.
             start: The moment from which on they may have missed something.
             detail: In words.

@@ -83,11 +83,11 @@ def refuse_position(
     """Refuse a message whose publisher expects another end of the stream.
 
     Args:
-        options: Of the message.
+        options: Options of the message.
         subject: It came on.
-        config: Of the stream.
-        next_offset: Where the message would be stored.
-        last_message_id: Of the last record; empty when it had none.
+        config: Configuration of the stream.
+        next_offset: Offset that the message would get.
+        last_message_id: Id of the last record; empty when it had none.
     """
     fault = None
     if options.subject_sequence is not None:
@@ -180,11 +180,11 @@ def read_headers(
     """A message's headers, unless it is refused whatever they say.
 
     Args:
-        message: As it came.
-        size: As `Message.size_bytes`.
-        config: Of the stream.
-        size_max: Of the largest message that there can ever be room for.
-        room: For a message now.
+        message: The received message.
+        size: The same as `Message.size_bytes`.
+        config: Configuration of the stream.
+        size_max: Bytes of the largest message for which there can be room.
+        room: Bytes of room for a message now.
     """
     length = len(message.headers)
     if (
@@ -220,9 +220,9 @@ def open_published(
     """The record in a publish envelope; `single` is the message that brought it.
 
     Args:
-        single: With the headers of the NATS message.
-        published: What is in its payload.
-        config: Of the stream.
+        single: The message, with the headers of NATS.
+        published: Content of its payload.
+        config: Configuration of the stream.
         asked: Whether this stream is to answer, and to have what the publisher expects.
     """
     # Of the message's own headers only the id is kept, for rebuilding the window of ids.
@@ -277,8 +277,8 @@ class Arrived:
     """Messages of one turn, in order of arrival.
 
     Attributes:
-        room_bytes: What the daemon has room for.
-        stream_bytes: What the stream has room for; None: its size has no limit.
+        room_bytes: Bytes of room in the daemon.
+        stream_bytes: Bytes of room in the stream; None: unlimited.
         offset_max: Exclusive: the stream has room for records below it.
     """
 
@@ -320,7 +320,7 @@ class Intake:
     """The sequencer of one partition.
 
     Args:
-        config: Of the stream.
+        config: Configuration of the stream.
         next_offset: The log's end.
         epoch: The leader epoch of what is appended.
         streams_for: Names of the streams that store a subject.

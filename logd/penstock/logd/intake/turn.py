@@ -52,7 +52,7 @@ class MessageRun(Struct):
     """Plain messages at consecutive offsets, to become rows of one frame.
 
     Attributes:
-        extras: By position in `messages`, of those that have headers.
+        extras: Extras of messages with headers, by position in `messages`.
         size: Bytes it holds in memory, roughly.
     """
 
@@ -89,11 +89,11 @@ class PendingAck(NamedTuple):
     """An ack to send once the high watermark is at `release` or above.
 
     Attributes:
-        offset: What the ack says: of the record, or of a batch's last; -1 when not known any more.
-        records: Of the batch; 1 for a plain message.
+        offset: Offset of the record, or of a batch's last; -1 when it is no longer known.
+        records: Number of records; 1 for a plain message.
         enveloped: Whether the publisher sent an envelope and is answered in one.
         here: Whether it is enough that the leader has it durable (ack policy `leader`).
-        form: Of a publish envelope: what its ack begins with.
+        form: First bytes of the ack of a publish envelope.
     """
 
     release: int
@@ -110,7 +110,7 @@ class AckRun(NamedTuple):
     """Acks of plain messages at consecutive offsets, to send as `PendingAck`s are, at once.
 
     Attributes:
-        replies: From `base_offset` on; empty where nobody is answered.
+        replies: Reply subjects from `base_offset` on; empty where no ack is sent.
     """
 
     release: int
@@ -194,10 +194,10 @@ class EventLoopBatch(Struct):
 
         Args:
             messages: Those that `stretch` has room for, or one.
-            replies: Whom to ack; empty for those that are not answered.
+            replies: Reply subjects; empty for messages without one.
             size: The sum of the messages' sizes.
             offset: The next offset.
-            extras: Of the only message.
+            extras: Extras of the only message.
         """
         run = self.run
         if run is None or run.full:

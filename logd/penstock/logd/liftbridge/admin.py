@@ -38,7 +38,7 @@ class AdminService:
 
     Args:
         streams: Those.
-        creator: For whose quota a stream counts that somebody creates.
+        creator: Returns the principal to whose quota a new stream counts.
     """
 
     def __init__(self, streams: ClusterStreams, creator: Callable[[Principal], str]) -> None:
@@ -142,10 +142,10 @@ class MetadataService:
     """Tells clients where to go.
 
     Args:
-        streams: Of the daemon or its cluster.
-        cursors: What they are kept in is made when it is first asked for.
-        membership: For groups.
-        authorizer: Of streams that the caller may not know of nothing is said.
+        streams: Streams of the daemon or its cluster.
+        cursors: Cursors; their stream is created on first use.
+        membership: Membership of groups.
+        authorizer: Authorizer; streams that the caller may not see are left out.
     """
 
     def __init__(

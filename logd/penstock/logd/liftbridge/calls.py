@@ -77,8 +77,8 @@ class CallGuard(grpc.aio.ServerInterceptor):
         max_calls: Calls under way of those who may make any.
 
     Attributes:
-        calls: Of them now.
-        ended: By method and status code.
+        calls: Number of calls in progress.
+        ended: Number of ended calls by method and status code.
     """
 
     def __init__(self, max_calls: int) -> None:
@@ -135,13 +135,13 @@ class Requests:
 
     Args:
         room: Bytes of requests that are read or worked on, those of streams once they are read.
-        bytes_max: Of one request.
-        received_max: Of one that is read; what is beyond `bytes_max` is refused then.
+        bytes_max: Maximum bytes of one request.
+        received_max: Maximum bytes of a request that is read; above `bytes_max` it is refused then.
         max_streams: Calls with streams of requests, each of which may hold one besides.
         request_s: Seconds that a request may take to come.
 
     Attributes:
-        room: As given.
+        room: The argument.
         streams: Calls with streams of requests now.
     """
 

@@ -14,21 +14,21 @@ class GrpcSection(BaseModel):
     """Liftbridge's API; it is served where this section is there.
 
     Attributes:
-        listen: Where its clients connect.
+        listen: Address for clients.
         max_connections: Connections of all clients together; further ones are closed at once.
-        max_message_bytes: Of one request; what NATS takes (`max_payload`) bounds publishes, too.
+        max_message_bytes: Maximum bytes of one request; NATS's `max_payload` bounds publishes, too.
             A larger one is refused by itself, up to 2 MiB beyond it; gRPC refuses what is larger
-            still, and ends the whole stream of publishes that it is of.
+            still, and ends the whole stream of publishes that has it.
         max_request_bytes: Bytes of requests that are read or worked on; further ones are read when
             there is room for the largest that they may be.
         max_calls: Calls under way, over all clients, subscriptions included.
-        max_calls_per_connection: Of them on one connection; HTTP/2 holds further ones up.
+        max_calls_per_connection: Maximum calls on one connection; HTTP/2 delays further ones.
         max_subscriptions: Subscriptions at a time.
         max_publish_streams: PublishAsync calls at a time; each may hold one message besides.
         max_publish_bytes: Bytes of publishes that wait for their ack; further ones wait.
-        publish_timeout_s: How long a publish may wait where its client sets no deadline.
-        consumer_timeout_s: How long a member of a consumer group that does not ask for its
-            assignments stays one.
+        publish_timeout_s: Maximum seconds of a publish whose client sets no deadline.
+        consumer_timeout_s: Seconds without a request for assignments after which a member leaves
+            its consumer group.
         keepalive_s: After how long without a word a client is asked whether it is there.
         reflection: Whether gRPC reflection tells tools such as grpcurl which calls there are.
     """

@@ -56,8 +56,8 @@ class CallError(Exception):
     """A call ends with this status.
 
     Attributes:
-        code: Of gRPC.
-        facts: For the trailing metadata, each as `penstock-<name>`.
+        code: Status code of gRPC.
+        facts: Facts for the trailing metadata, each as `penstock-<name>`.
     """
 
     def __init__(self, code: grpc.StatusCode, message: str, /, **facts: int | str) -> None:

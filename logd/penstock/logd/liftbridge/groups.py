@@ -46,8 +46,8 @@ class GroupService:
 
     Args:
         groups: The way to the coordinator.
-        streams: Of the cluster.
-        timeout_s: How long a member that says nothing stays one.
+        streams: Streams of the cluster.
+        timeout_s: Seconds without a request after which a member leaves.
     """
 
     def __init__(self, groups: ClusterGroups, streams: ClusterStreams, *, timeout_s: float) -> None:

@@ -71,7 +71,7 @@ class CallAuthorization:
         throttle: Holds up callers over their quota.
         permits: The rights of logd's own operations.
         activity: Records what was done, before the caller is answered.
-        creator: For whose quota a stream counts that somebody creates.
+        creator: Returns the principal to whose quota a new stream counts.
     """
 
     def __init__(

@@ -67,16 +67,16 @@ class Relay:
     """Sends publishes and waits for their acks. Used on the event loop.
 
     Args:
-        access: To NATS.
+        access: Access to NATS.
         node: This one's name.
-        bytes_max: Of publishes that wait for their ack.
-        clock: For the link.
+        bytes_max: Maximum bytes of publishes that wait for their ack.
+        clock: Clock of the link.
         resend_s: Seconds without an ack after which a publish is sent again.
         pause_s: Seconds before the first repeat of what was refused for now.
 
     Attributes:
         link: Its connection; the maker of the relay runs it.
-        gate: How many bytes wait.
+        gate: Semaphore of the waiting bytes.
         counts: Publishes by what became of them, and `resent`.
     """
 
@@ -114,11 +114,11 @@ class Relay:
         """Publish a message and wait for its ack.
 
         Args:
-            subject: To publish to.
-            message: What is published; its ack inbox is filled in.
-            stream: Which stream answers; empty: any that stores the subject.
+            subject: Subject to publish to.
+            message: Message to publish; its ack inbox is filled in.
+            stream: Stream whose answer counts; empty: any that stores the subject.
             repeat: Whether it may be sent again without knowing whether it was stored.
-            timeout_s: How long all that may take.
+            timeout_s: Maximum seconds of the publish.
 
         Raises:
             CallError: It is refused, or no ack came in time.
@@ -249,12 +249,12 @@ class PublishService:
     """Answers publishers.
 
     Args:
-        streams: Of the daemon or its cluster.
+        streams: Streams of the daemon or its cluster.
         relay: The way to the leaders.
-        permits: Who may publish what.
-        room: For the messages of streams of publishes.
-        bytes_max: Of one request.
-        timeout_s: Of a publish whose caller sets no deadline.
+        permits: Authorization of publishers.
+        room: Room for the messages of streams of publishes.
+        bytes_max: Maximum bytes of one request.
+        timeout_s: Maximum seconds of a publish whose caller sets no deadline.
     """
 
     def __init__(

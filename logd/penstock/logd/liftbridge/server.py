@@ -40,15 +40,15 @@ class GrpcServer:
     """Serves Liftbridge's API. Used on the event loop: `listen`, `run`, `stop`.
 
     Args:
-        section: Of the configuration.
-        engine: What keeps the streams.
-        access: To NATS, for what is published here.
+        section: Section of the configuration.
+        engine: Engine that keeps the streams.
+        access: Access to NATS, for relayed publishes.
         node: This one's name.
-        clock: For the connection to NATS.
+        clock: Clock of the connection to NATS.
         listener: Its TLS, authentication and authorization.
 
     Attributes:
-        relay: For its connection to NATS.
+        relay: Relay with its connection to NATS.
     """
 
     def __init__(

@@ -115,8 +115,8 @@ class SubscribeService:
     """Answers subscribers.
 
     Args:
-        streams: Of the daemon or its cluster.
-        permits: Who may read what.
+        streams: Streams of the daemon or its cluster.
+        permits: Authorization of readers.
         max_subscriptions: At a time.
 
     Attributes:

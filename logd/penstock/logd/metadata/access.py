@@ -98,8 +98,8 @@ def apply_access(table: AccessTable, number: int, command: AccessCommand) -> boo
 
     Args:
         table: It is changed, unless the command is refused.
-        number: Of the command, above that of every earlier one.
-        command: What is asked for.
+        number: Number of the command, above that of every earlier one.
+        command: The command.
 
     Raises:
         RefusedError: `STALE_VERSION`, `BAD_RULE`, `BAD_QUOTA`, `UNKNOWN_RULE`, `UNKNOWN_QUOTA`,

@@ -55,7 +55,7 @@ class LaterVersionError(LogdError):
     """A later version of logd wrote this; this node must be upgraded before it can go on.
 
     Attributes:
-        where: What was read.
+        where: Name of the data that was read.
     """
 
     def __init__(self, message: str, *, where: str) -> None:

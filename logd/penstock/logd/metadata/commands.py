@@ -81,9 +81,9 @@ class CreateStream:
     """Create a stream, or find it made with the same config and options.
 
     Attributes:
-        placements: Of partition 0, 1, ...
+        placements: Placement of partition 0, 1, ...
         nonce: Random hexadecimal digits; with the command's index they are the incarnation.
-        creator: Whose quota it counts for; empty: nobody's.
+        creator: Principal to whose quota it counts; empty: nobody.
     """
 
     config: StreamConfig
@@ -99,7 +99,7 @@ class AdoptStream:
 
     Attributes:
         leader_epoch: Above every epoch in its log.
-        purged, purge_epoch: As `Partition` has them.
+        purged, purge_epoch: The same as in `Partition`.
     """
 
     config: StreamConfig
@@ -125,7 +125,7 @@ class SetStreamMode:
     """Pause or resume a stream, make it read-only or writable; None: as it is.
 
     Attributes:
-        held: With a pause, off its subject; a resume ends that, too.
+        held: Whether a pause also unsubscribes it; a resume ends that, too.
     """
 
     stream: str
@@ -186,7 +186,7 @@ class Election:
     Attributes:
         leader: None deposes.
         isr: The replicas in sync from then on: the leader and others of the ISR there was.
-        successor: Whom a leader is deposed for.
+        successor: Node for which a leader is deposed.
         unclean: Why the leader may lack acked records, by being outside the ISR or by damage: the
             stream's option, or an operator's word.
     """
@@ -234,7 +234,7 @@ class PurgePartition:
     """Take what a partition's leader has below an offset from readers; all of it is committed.
 
     Attributes:
-        leader_epoch: Of that leader; if another leads by now, it is refused.
+        leader_epoch: Epoch of that leader; the command is refused if another leads by now.
     """
 
     stream: str

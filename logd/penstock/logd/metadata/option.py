@@ -29,7 +29,7 @@ class Option:
 
     Attributes:
         meaning: One sentence or more, with code in backquotes.
-        change: How it is set.
+        change: Commands that set it.
         liftbridge: The field of Liftbridge's `CreateStreamRequest` that gives it; empty: none does.
         clamped: Whether a value beyond the bounds that Liftbridge's clients ask for is the nearest
             bound; else it is refused.

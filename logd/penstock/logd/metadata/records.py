@@ -46,7 +46,7 @@ class Node:
     """A member of the cluster.
 
     Attributes:
-        rack: What fails together with it; empty: only itself.
+        rack: Failure domain of the node; empty: only itself.
         storage: Id of its data directory. Another one means that its data is lost.
         boot: Id of its process. Another one means that it has been started again.
         deposed_at: Index of the last command that took a leadership from it. Before it has applied
@@ -177,7 +177,7 @@ class StreamRecord:
 
     Attributes:
         incarnation: Differs from that of any other stream there ever was.
-        creator: Whose quota it counts for; empty: nobody's.
+        creator: Principal to whose quota it counts; empty: nobody.
     """
 
     config: StreamConfig

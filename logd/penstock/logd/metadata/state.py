@@ -134,7 +134,7 @@ class ClusterState:
     """One node's copy of the state.
 
     Attributes:
-        index: Of the last command that was applied.
+        index: Index of the last command that was applied.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class ClusterState:
 
         Args:
             index: Its place in the log of the metadata group, above that of every earlier one.
-            command: What is asked for.
+            command: The command.
         """
         assert index > self.index, (index, self.index)
         self.index = index

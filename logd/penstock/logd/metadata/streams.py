@@ -215,7 +215,7 @@ class Stream:
 
     Attributes:
         incarnation: Differs from that of any earlier stream of the name.
-        creator: Whose quota it counts for; empty: nobody's.
+        creator: Principal to whose quota it counts; empty: nobody.
     """
 
     config: StreamConfig

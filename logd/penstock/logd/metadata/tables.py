@@ -24,7 +24,7 @@ class Done:
 
     Attributes:
         changed: Whether there was anything to change.
-        incarnation: Of the stream that was created or found.
+        incarnation: Incarnation of the stream that was created or found.
         partitions: Those whose record is another one now.
     """
 
@@ -39,7 +39,7 @@ class Tables:
 
     Attributes:
         catalog: Configs of the streams, and which of them store a subject.
-        access: Who may do what, and how much of it.
+        access: Rules and quotas.
     """
 
     nodes: dict[NodeId, Node] = field(default_factory=dict)

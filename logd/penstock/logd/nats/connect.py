@@ -80,8 +80,8 @@ class Login:
         """The fields of CONNECT. Reads files.
 
         Args:
-            server: Whose URL may hold credentials.
-            nonce: From the server's INFO; may be empty.
+            server: Server whose URL may hold credentials.
+            nonce: Nonce of the server's INFO; may be empty.
             now_ns: Unix time, to see whether a JWT has expired.
 
         Raises:
@@ -330,11 +330,11 @@ async def dial(
     """Connect to one server.
 
     Args:
-        access: Who we are, and how TLS is done.
-        server: Which one.
+        access: logd's credentials, and TLS.
+        server: The server.
         name: Shown in the server's monitoring.
-        on_messages: For the connection.
-        clock: To see whether credentials have expired.
+        on_messages: Called with the connection's messages.
+        clock: Clock for the expiry of credentials.
 
     Raises:
         NatsRefusedError: It does not want us.

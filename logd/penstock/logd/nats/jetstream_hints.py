@@ -84,9 +84,9 @@ class JetStreamHints:
     """Serves the hints of one node, as long as `run` runs. Used on the event loop.
 
     Args:
-        access: To NATS.
+        access: Access to NATS.
         node: This one's name.
-        clock: For the connection.
+        clock: Clock of the connection.
         stored: Whether a stream stores a subject: nobody is answered there.
 
     Attributes:

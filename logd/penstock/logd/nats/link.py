@@ -56,10 +56,10 @@ class Probe:
 
     Args:
         wire: It has the subscriptions.
-        clock: For times.
+        clock: The clock.
 
     Attributes:
-        complete_ns: What was published until then has come, by the monotonic clock.
+        complete_ns: Monotonic time up to which everything published has come.
     """
 
     def __init__(self, wire: Wire, clock: Clock) -> None:
@@ -104,10 +104,10 @@ class LinkEvent:
     """Something that decides what can arrive.
 
     Attributes:
-        sid: With `DENIED` and `CONFIRMED`.
-        reason: With `LOST` and `DENIED`.
-        since_ns: With `LOST`: what was published from then on may not have come, by the monotonic
-            clock; None: from now on.
+        sid: Subscription id of `DENIED` and `CONFIRMED`.
+        reason: Reason of `LOST` and `DENIED`.
+        since_ns: With `LOST`: monotonic time from which on published messages may be missing; None:
+            from now on.
     """
 
     state: LinkState
@@ -274,18 +274,18 @@ class NatsLink:
     """Keeps a connection and its subscriptions alive until it is closed.
 
     Args:
-        access: To the servers.
+        access: Access to the servers.
         name: Shown in the server's monitoring.
         on_messages: Called with what one read brought, by subscription id.
-        rng: For the order of servers and the jitter of reconnecting.
-        clock: To see whether credentials have expired, and how long a connection lasted.
+        rng: Source of the order of servers and the jitter of reconnecting.
+        clock: Clock for the expiry of credentials and the duration of connections.
         on_event: Called when what can arrive changes.
-        timing: How long it waits.
+        timing: Times of the link.
 
     Attributes:
         problem: Why it is not connected; empty while it is.
-        reconnects: How often it came back, moves included.
-        moves: How often it left a server before that shut down.
+        reconnects: Number of reconnects, moves included.
+        moves: Number of times it left a server before that shut down.
         publishes_denied: Messages that the server did not let us publish.
         info: The last INFO.
     """
@@ -406,8 +406,8 @@ class NatsLink:
         Messages may come before `confirmed` returns.
 
         Args:
-            subject: What is wanted.
-            queue: With it, each message goes to one of all that name it.
+            subject: The subject.
+            queue: Queue group; each message goes to one of its members.
         """
         return self._subscriptions.add(subject, queue)
 

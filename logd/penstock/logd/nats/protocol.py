@@ -229,7 +229,7 @@ class NatsSetupError(LogdError):
 
     Attributes:
         key: The configuration key at fault.
-        fix: What to do.
+        fix: The fix for the operator.
     """
 
     def __init__(self, key: str, message: str, *, fix: str) -> None:
@@ -301,11 +301,11 @@ class Wire(asyncio.BufferedProtocol):
         info: The first INFO.
         last_info: The last one so far.
         closed: Done when the connection is gone.
-        reads: How often something came.
+        reads: Number of reads from the socket.
         on_info: Called with every INFO.
         on_error: Called with every -ERR.
         problem: Why the connection is gone, as far as known.
-        cause: What the socket said of that, if anything.
+        cause: Error of the socket; None: there is none.
     """
 
     def __init__(self, on_messages: OnMessages) -> None:

@@ -108,7 +108,7 @@ class ServerPool:
         """The one taken last could not be used; returns seconds to wait until the next.
 
         Args:
-            draw: As `Backoff.next_wait`.
+            draw: The same as in `Backoff.next_wait`.
         """
         self._failures += 1
         if self._failures % len(self._servers):

@@ -41,10 +41,10 @@ class Listener:
 
     Args:
         serve: Serves one connection until it ends; OSError or EOFError from it mean that it did.
-        name: Of the endpoint, for people.
+        name: Name of the endpoint, for people.
         key: The configuration's key of its address.
-        tls: With it only TLS is served; asked for each connection.
-        unacked_s: As `prepare`.
+        tls: Returns the context of each connection; only TLS is served then.
+        unacked_s: The same as in `prepare`.
         max_unauthenticated: Connections without authentication, those that have not shaken hands
             included.
         handshake_s: Seconds that a handshake may take.
@@ -229,7 +229,7 @@ def prepare(connection: socket.socket, *, unacked_s: float = 0.0) -> None:
     """Set a connection's options: it does not block, sends at once and notices a dead host.
 
     Args:
-        connection: As it was accepted or connected.
+        connection: The accepted or connected socket.
         unacked_s: Seconds that what was sent may stay unacknowledged (TCP_USER_TIMEOUT of tcp(7),
             RFC 5482); 0: as long as the system likes.
     """
@@ -252,9 +252,9 @@ async def dial(
 
     Args:
         host: A name or an address.
-        port: Of it.
-        tls: With it, the other side's certificate must be for `host`.
-        unacked_s: As `prepare`.
+        port: Port of the host.
+        tls: TLS; the other side's certificate must be for `host`.
+        unacked_s: The same as in `prepare`.
 
     Raises:
         OSError: It cannot be reached, TimeoutError and ssl.SSLError included.

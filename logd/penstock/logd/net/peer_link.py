@@ -64,14 +64,14 @@ class PeerLink:
     Args:
         me: This node.
         peer: The other's name.
-        address: Where it listens, a `HostPort`.
+        address: Address at which the peer listens, a `HostPort`.
         rng: Spreads the tries to connect.
         tls: Between nodes.
 
     Attributes:
-        counts: For telemetry.
+        counts: Counters for telemetry.
         problem: Why there is no connection; empty while there is one.
-        unsent_bytes: That wait for the peer to take them.
+        unsent_bytes: Bytes that wait for the peer to receive them.
     """
 
     def __init__(
@@ -132,8 +132,8 @@ class PeerLink:
         """Ask for something, now; the caller bounds the time.
 
         Args:
-            api: What for.
-            body: Of the request.
+            api: Name of the request.
+            body: Body of the request.
             then: Called once, unless `forget` is called before.
 
         Returns:

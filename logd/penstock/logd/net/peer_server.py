@@ -86,11 +86,11 @@ class PeerServer:
     Args:
         me: This node.
         service: Does what others ask.
-        tls: With it only nodes with a certificate of the cluster's authority are accepted.
+        tls: TLS; only nodes with a certificate of the cluster's authority are accepted.
         max_unauthenticated: Connections that have not said yet which node's they are.
 
     Attributes:
-        counts: For telemetry.
+        counts: Counters for telemetry.
     """
 
     def __init__(

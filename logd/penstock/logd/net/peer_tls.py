@@ -70,8 +70,8 @@ async def dial_peer(
     Args:
         me: This node.
         peer: The other's name.
-        address: Where it listens, a `HostPort`.
-        purpose: Of the connection.
+        address: Address at which the peer listens, a `HostPort`.
+        purpose: Purpose of the connection.
         tls: Between nodes.
 
     Raises:

@@ -68,7 +68,7 @@ async def receive_frame(
     """Receive a frame, however long that takes.
 
     Args:
-        channel: From the peer.
+        channel: Channel from the peer.
         size_max: Bytes of its body.
 
     Raises:

@@ -148,8 +148,8 @@ class FileWriter:
     """Writes one file of a partition.
 
     Args:
-        directory: Of the backup.
-        partition: Of the stream.
+        directory: Directory of the backup.
+        partition: Partition of the stream.
         start: The first offset.
     """
 

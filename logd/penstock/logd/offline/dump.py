@@ -31,7 +31,7 @@ class Dump:
     """A range of a log.
 
     Args:
-        directory: Of the log.
+        directory: Directory of the log.
         on_damage: Told of each damaged frame, which is passed over.
         masters: Master keys, for a log that is encrypted.
 

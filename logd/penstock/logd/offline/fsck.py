@@ -124,7 +124,7 @@ class Problem:
         position: Byte in the file.
         offset: First offset that it touches.
         next_offset: First offset after it; equal to `offset` where no record is touched.
-        meaning: To readers.
+        meaning: Meaning for readers.
     """
 
     severity: Severity
@@ -174,17 +174,17 @@ class Inspection:
     """One look at a log's directory. Call `run` once.
 
     Args:
-        directory: Of the log; it exists.
+        directory: Directory of the log; it exists.
         progress: Called with numbers of bytes read.
         masters: Master keys, for a log that is encrypted.
 
     Attributes:
-        report: What was found.
-        findings: What recovery would do.
+        report: Report of the inspection.
+        findings: Findings and repairs of a recovery.
         shadow: The directory as recovery would leave it.
-        segments: As recovery would leave them; none when it would refuse to open the log.
+        segments: Segments after a recovery; none when it would refuse to open the log.
         epochs: (epoch, start offset) as the frames show them.
-        epochs_fault: What is wrong with the epoch file's bytes; empty: nothing, or it is missing.
+        epochs_fault: Fault of the epoch file's bytes; empty: there is none, or no file.
         epochs_sound: Whether the epoch file can be read, and is not empty.
         marked: Whether the synced mark is sound and speaks of a segment that is there.
     """
@@ -480,7 +480,7 @@ class Action:
     """One change that a repair makes.
 
     Attributes:
-        position: Where a log file is cut.
+        position: Position at which a log file is truncated.
         data: Bytes of the new index file.
         epochs: (epoch, start offset) of the new epoch file.
     """
@@ -722,7 +722,7 @@ def locked(directory: DataDirectory, *, live: bool = False, make: bool = False) 
     """Keep logd out meanwhile; a lock file that is there is not written to.
 
     Args:
-        directory: To protect.
+        directory: Directory to lock.
         live: Go on when a process holds the lock.
         make: Make the lock file when it is missing.
 
@@ -759,7 +759,7 @@ def check(
     """Verify everything, changing nothing.
 
     Args:
-        directory: As `look` found it.
+        directory: Directory that `look` found.
         live: A logd runs there; what it removes meanwhile is no damage.
         progress: Called with numbers of bytes read.
         masters: Master keys, for streams that are encrypted.

@@ -26,7 +26,7 @@ class AckSender:
 
     Args:
         link: The connection for acks.
-        clock: Whose time an ack of a publish envelope says; by default the system's.
+        clock: Clock of the ack of a publish envelope; by default the system's.
 
     Attributes:
         sent: Answers handed to the connection.
@@ -162,7 +162,7 @@ class LoopDispatcher:
     amount to are written when all were made, and not in their own turn.
 
     Args:
-        acks: Where the calls' acks gather.
+        acks: Acks that the calls collect.
     """
 
     def __init__(self, acks: AckSender) -> None:

@@ -101,7 +101,7 @@ class CursorStore:
     """Answers consumers. Used on the event loop.
 
     Args:
-        streams: Where cursors are kept; `start` it first.
+        streams: Streams that keep cursors; `start` it first.
         max_cursors: Further cursors are refused.
         groups: The consumer group of a name, as far as it is known here; by default there is none.
 

@@ -314,13 +314,13 @@ class LogChanges:
     which opening the log puts right, and never records without their epoch.
 
     Args:
-        log: Whose writer calls `carry_out`.
-        epochs: Of the log.
-        retention_task: Of the log.
+        log: Log whose writer calls `carry_out`.
+        epochs: Epochs of the log.
+        retention_task: Retention task of the log.
 
     Attributes:
-        epoch: That began last.
-        cuts: Of the last truncation or reset; 0 before the first.
+        epoch: Epoch that began last.
+        cuts: Number of the last truncation or reset; 0 before the first.
     """
 
     def __init__(self, log: CommitLog, epochs: EpochFile, retention_task: RetentionTask) -> None:
@@ -422,7 +422,7 @@ class WriterPool:
     A log that nothing is written to costs no thread. One thread more waits for what is due later.
 
     Args:
-        threads_max: How many there may be.
+        threads_max: Maximum number of threads.
     """
 
     def __init__(self, threads_max: int = WRITER_THREADS_MAX) -> None:
@@ -506,13 +506,13 @@ class LogWriter:
 
     Args:
         log: The partition's log; nothing else writes to it.
-        config: Of the stream.
-        epochs: Of the log; new frames are of the last.
+        config: Configuration of the stream.
+        epochs: Epochs of the log; new frames are of the last.
         post: Called with each result, on the thread that has it.
-        clock: For the interval policy, and for how long a sync takes.
+        clock: Clock of the interval policy, and of syncs' durations.
         retention_task: Takes its steps between two turns.
         pool: Its threads.
-        append_bytes_max: Of frames made at a time; one may exceed it.
+        append_bytes_max: Bytes of frames made at a time; one frame may exceed it.
         frames_unremembered_max: After so many frames, `ProducerSnapshotWanted` is posted.
 
     Attributes:

@@ -101,9 +101,9 @@ def recover(
     """Recover a log, find a role, rebuild the intake's dedup state; waits for the disk.
 
     Args:
-        stream: Of the partition.
-        place: Where its log is, and its number.
-        context: What partitions share.
+        stream: Stream of the partition.
+        place: Directory of its log, and its number.
+        context: The context that partitions share.
         make_role: Given the recovered log, makes what decides who commits.
 
     Raises:
@@ -164,15 +164,16 @@ class Partition:
     """One partition on this node; used on the event loop.
 
     Attributes:
-        stream: What it belongs to.
-        number: Of the partition.
+        stream: Stream of the partition.
+        number: Number of the partition.
         role: Decides who commits.
-        log: For readers; only its writer writes.
-        writer: Of the log.
-        purging: What of it was purged.
+        log: Log for readers; only its writer writes.
+        writer: Writer of the log.
+        purging: Purge of the partition.
         publish_queue: Takes what is published while this node leads.
-        retention_task: For its counters; its steps are taken by the log writer.
-        compaction_scheduler: For its counters; it works on the compactor's thread.
+        retention_task: Retention task, for its counters; the log writer runs its steps.
+        compaction_scheduler: Compaction scheduler, for its counters; it runs on the compaction
+            thread.
         failure: Why it takes no writes; empty while it does.
         closed: Whether it serves nobody any more.
         finished: Whether everything accepted has been dealt with and its log is closed.
@@ -420,8 +421,8 @@ class Partition:
 
         Args:
             epoch: The leader epoch.
-            next_offset: Of the first record that is taken.
-            away_ns: For how long nobody is known to have led.
+            next_offset: Offset of the first record that is accepted.
+            away_ns: Nanoseconds for which no leader is known to have led.
             followed: Whether others copy what is written, before it is durable here.
         """
         tracer = self._context.tracer
@@ -486,8 +487,8 @@ class Partition:
         """Take the leader's dedup state, and persist it; `Role.dedup_saved` follows.
 
         Args:
-            memory: Of committed records. All below its offset are in this log, or were removed
-                before it was copied.
+            memory: State of committed records. All below its offset are in this log, or were
+                removed before it was copied.
 
         Returns:
             Whether it could be; else it is to be asked for again.
@@ -558,16 +559,16 @@ class OfflinePartition:
     told `STORAGE_FAILED`, and what has none is counted and reported as an ingest gap.
 
     Args:
-        stream: Whose log it is.
+        stream: Stream whose log it is.
         error: Why it cannot be opened.
-        context: What partitions share.
-        number: Of the partition.
+        context: The context that partitions share.
+        number: Number of the partition.
 
     Attributes:
         reason: Why it cannot be opened, and what to do.
         cause: Code of why, as of a `NotOpenError`.
         out_of_space: Space is all that it wants.
-        intake: For its counters; it takes nothing.
+        intake: Intake, for its counters; it accepts nothing.
         budget: Holds nothing.
         skipped: The same as of a partition.
     """

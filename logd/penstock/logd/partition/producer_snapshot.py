@@ -125,9 +125,9 @@ class ProducerSnapshot:
         """Write it down; everything below `offset` is durable.
 
         Args:
-            directory: Of the log.
+            directory: Directory of the log.
             disk: The file system.
-            cipher: Of the log, whose ids are none of the disk's business.
+            cipher: Cipher of the log, which hides ids from the disk.
 
         Raises:
             OSError: The disk failed; the old file is still there, or the new one already.

@@ -180,15 +180,15 @@ class PublishQueue:
     """Takes messages into one partition. Used on the event loop.
 
     Args:
-        stream: Which the partition belongs to.
-        number: Of the partition.
+        stream: Stream of the partition.
+        number: Number of the partition.
         log: Its log, for how full it is.
         intake: Sequences messages, and deduplicates.
         submit: Has something written; True: nothing came for other partitions with it.
         context: The budget that its own is a share of, the way back to publishers, the time.
 
     Attributes:
-        stream, intake: As given.
+        stream, intake: The arguments.
         budget: Bytes it may hold, and does.
         leads: Whether messages are taken.
         declined: Why everything is refused though it leads; None: it is not.

@@ -95,7 +95,7 @@ def check_purge(stream: str, before: int, *, start: int, end: int, read_only: bo
 
     Args:
         stream: Its name.
-        before: What is asked for.
+        before: First offset that is not purged.
         start: The first offset there is.
         end: After the last one that is committed.
         read_only: Whether the stream is to stay as it is.

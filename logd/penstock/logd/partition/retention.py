@@ -28,16 +28,16 @@ class RetentionTask:
     """Looks at a log every `interval_s` and whenever a segment was sealed.
 
     Args:
-        log: Whose writer calls `step`.
-        config: Of the stream.
+        log: Log whose writer calls `step`.
+        config: Configuration of the stream.
         interval_s: Seconds between looks.
-        high_watermark: What is committed by now.
-        clock: For the interval, and for the records' age.
+        high_watermark: Returns the high watermark.
+        clock: Clock of the interval, and of the records' age.
 
     Attributes:
         leading: Whether it decides what is deleted. A follower's leaves that to its leader's.
         records_deleted: Since the start; so the next two.
-        bytes_deleted: Of log files.
+        bytes_deleted: Bytes of deleted log files.
         segments_deleted: Segments.
     """
 

@@ -31,10 +31,10 @@ class Snapshotter:
     """Writes down one intake's memory. Used on the event loop, but for `close`.
 
     Args:
-        intake: Whose.
+        intake: The intake whose state is written.
         log: Its log; snapshots are written beside its segments.
         log_writer: Writes that log; posts `ProducerSnapshotSynced`, which is answered by `synced`.
-        high_watermark: What is committed by now.
+        high_watermark: Returns the high watermark.
         saved: Called with the offset of a snapshot that has been written down, ids included.
         adopted: Called when what came from another replica has been, too.
         is_saved: Whether the current dedup state is on disk.

@@ -92,11 +92,11 @@ class SubscriptionManager:
     Args:
         link: Brings the messages.
         total: The budget of all streams.
-        clock: For overload and gaps.
-        policy: When a stream leaves its subject.
+        clock: Clock of overload and gaps.
+        policy: Policy by which a stream leaves its subject.
 
     Attributes:
-        gaps: What was missed.
+        gaps: Ledger of ingest gaps.
         on_gap: Told of each gap that it has `began`, or `ended`.
         stopped: Whether every stream has left for good.
     """
@@ -120,7 +120,7 @@ class SubscriptionManager:
         """Put a stream on its subject; not any more once `stop` was called.
 
         Args:
-            partition: What takes the messages.
+            partition: Handler of the messages.
             queue: The queue group it shares them with.
             keep: Whether one that the server does not permit is tried again and again.
 
@@ -153,7 +153,7 @@ class SubscriptionManager:
 
         Args:
             stream: Or one of its partitions.
-            ago_ns: How long ago that began.
+            ago_ns: Nanoseconds since the gap began.
         """
         now = self.now()
         start = now.back_to(now.monotonic_ns - ago_ns)

@@ -30,9 +30,9 @@ class BlockingPublisher:
     Not for use after a fork: make it in the process that publishes.
 
     Args:
-        url: Of the NATS server.
-        options: How to publish.
-        login: As for `connected`.
+        url: URL of the NATS server.
+        options: Options of the publisher.
+        login: The same as in `connected`.
 
     Raises:
         UnavailableError: No NATS server can be reached.

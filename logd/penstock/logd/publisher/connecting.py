@@ -36,8 +36,8 @@ async def connected(
 
     Args:
         url: ``nats://HOST:PORT``, or several of them joined by commas.
-        options: How to publish.
-        login: What `nats.connect` takes: `user`, `password`, `token`, `user_credentials`, `tls`.
+        options: Options of the publisher.
+        login: Arguments of `nats.connect`: `user`, `password`, `token`, `user_credentials`, `tls`.
 
     Raises:
         UnavailableError: No NATS server can be reached.

@@ -63,8 +63,8 @@ class SubjectQueue:
     Attributes:
         turn: Held by who sends next.
         window: Messages sent, in order, with those that were answered out of order.
-        sequence: Of the last batch.
-        producer_id: Of the batches.
+        sequence: Sequence of the last batch.
+        producer_id: Producer id of the batches.
         users: Calls that wait for their turn, and messages without an answer.
     """
 
@@ -158,7 +158,7 @@ class PublishRefusedError(RefusedError):
 
     Attributes:
         nack: Why.
-        stream: Which stream says so.
+        stream: Stream that refused.
     """
 
     def __init__(self, ack: PubAck) -> None:
@@ -187,7 +187,7 @@ class PublishRetry:
     """Send it again later.
 
     Attributes:
-        error: To raise when there is no time left.
+        error: Error to raise when there is no time left.
         last_sequence: The producer's last sequence that is stored, where the answer says it.
     """
 
@@ -377,8 +377,8 @@ def partition_subject(subject: str, key: bytes | None, partitions: int) -> str:
 
     Args:
         subject: The stream's; without wildcards.
-        key: Of the record; not needed where there is one partition.
-        partitions: Of the stream.
+        key: Key of the record; not needed where there is one partition.
+        partitions: Number of partitions of the stream.
 
     Raises:
         ValueError: There are several partitions and no key; or there is not even one.
@@ -430,8 +430,8 @@ class Publisher:
 
     Args:
         client: Connected; it stays the caller's to close, after `close`.
-        options: How.
-        rng: For the jitter of pauses between tries.
+        options: Options of the publisher.
+        rng: Source of the jitter of pauses between attempts.
         pauses_s: Seconds of the first pause and of the longest.
     """
 
@@ -490,11 +490,11 @@ class Publisher:
         Args:
             subject: Without wildcards; a stream must store it.
             value: The payload.
-            key: For compaction, and the partition; UTF-8 without white space around it.
-            partitions: Of the stream; with several, the subject is that of the key's
-                (`partition_subject`).
+            key: Key of compaction and of the partition; UTF-8 without white space around it.
+            partitions: Number of partitions of the stream; with several, the subject is that of the
+                key's (`partition_subject`).
             headers: Further NATS headers, stored with the record.
-            message_id: What makes a repeat one; chosen when None.
+            message_id: Id by which a repeat is recognised; chosen when None.
 
         Raises:
             PublishRefusedError: A stream will not store it, or would not within `retry_s`.
@@ -550,7 +550,7 @@ class Publisher:
         is stored whole or not at all; batches of others may come between them.
 
         Args:
-            subject: That of every record.
+            subject: Subject of every record.
             records: Not empty; or an Arrow batch of `penstock.logd.format.batch.SCHEMA` with offset
             deltas
                 from 0. Any key will do; a value that is null is a tombstone.

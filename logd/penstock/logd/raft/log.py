@@ -20,7 +20,7 @@ class RaftLog:
     """One member's log. Positions are indexes of entries; all ranges include both ends.
 
     Args:
-        snapshot: What the log begins after; None: at its first entry.
+        snapshot: Snapshot before the log; None: it begins at its first entry.
         entries: After the snapshot, all durable.
     """
 
@@ -68,7 +68,7 @@ class RaftLog:
 
         Args:
             index: Not compacted.
-            bytes_max: Of `Entry.size`.
+            bytes_max: Maximum of the sum of `Entry.size`.
             last: The last one wanted; the log's last if it is not given.
         """
         assert index > self.base_index

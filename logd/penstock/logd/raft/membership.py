@@ -169,7 +169,7 @@ class MembershipHistory:
     """The memberships of a log that may still be needed: those after its compacted part.
 
     Args:
-        index: Of the last compacted entry; 0 when there is none.
+        index: Index of the last compacted entry; 0 when there is none.
         membership: In force there.
     """
 

@@ -103,7 +103,7 @@ class VoteRequest(Struct, frozen=True):
         pre: It only asks whether it would get one; the message's term is then the one after its
             own (dissertation 9.6).
         transfer: The leader told it to; the lease of followers does not hold then (3.10).
-        last_index, last_term: Of its log's last entry.
+        last_index, last_term: Those of its log's last entry.
     """
 
     pre: bool
@@ -260,15 +260,16 @@ class RaftConfig(Struct, frozen=True, kw_only=True):
         election_timeout_min_ns, election_timeout_max_ns: A follower waits a random time between
             them for its leader; it refuses others its vote for the least of them.
         heartbeat_ns: Between two heartbeats.
-        clock_drift: How much faster than the leader's another clock may run, as a fraction.
-        append_bytes_max: Of the entries in one message; one larger entry goes alone.
+        clock_drift: Fraction by which another clock may run faster than the leader's.
+        append_bytes_max: Maximum bytes of the entries in one message; one larger entry goes alone.
         inflight_messages_max, inflight_bytes_max: Sent to a follower and not yet answered.
-        entry_bytes_max: Of one proposal's data.
-        uncommitted_bytes_max: Of proposals that are not committed.
-        apply_bytes_max: Of the entries in one `Apply`.
+        entry_bytes_max: Maximum bytes of one proposal's data.
+        uncommitted_bytes_max: Maximum bytes of proposals that are not committed.
+        apply_bytes_max: Maximum bytes of the entries in one `Apply`.
         reads_max: Reads that wait, each of this member's and those forwarded to it.
-        snapshot_chunk_bytes: Of a snapshot in one message; one is under way to a follower.
-        snapshot_bytes_max: Of a snapshot; a larger one is not taken from a leader.
+        snapshot_chunk_bytes: Bytes of a snapshot in one message; one message at a time is in flight
+            to a follower.
+        snapshot_bytes_max: Maximum bytes of a snapshot; a larger one is not accepted from a leader.
         snapshot_entries, snapshot_log_bytes: Applied since the last snapshot before one is wanted;
             as many bytes at least as that snapshot has. A start applies what came after it: with
             thousands of streams each start adds a megabyte of elections.
@@ -419,7 +420,7 @@ class Persist(Struct, frozen=True):
     """Make all of this durable, in order, then answer `Persisted(number)`.
 
     Attributes:
-        number: From 1, one more each time.
+        number: Number of the step, from 1, one more each time.
         hard_state: None: unchanged.
         snapshot: None: none new.
         installed: The snapshot came from the leader and replaces the log: no entry that is stored

@@ -194,13 +194,13 @@ class Member:
 
     Args:
         raft: The core.
-        storage: What `raft` was recovered from.
+        storage: Storage from which `raft` was recovered.
         machine: The state; it is as it was made.
         hooks: The network, and who wants to know.
         clock: Monotonic.
 
     Attributes:
-        counts: For telemetry.
+        counts: Counters for telemetry.
         halted: Why it takes no part any more; None while it does.
         stalled: Why nothing can be made durable now; it is tried again and again.
     """

@@ -30,8 +30,8 @@ class Inflights:
     """Appends that were sent and not answered, the oldest first.
 
     Args:
-        messages_max: How many may be.
-        bytes_max: How much they may hold; one may pass it.
+        messages_max: Maximum messages in flight.
+        bytes_max: Maximum bytes in flight; one message may exceed it.
     """
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
@@ -77,7 +77,7 @@ class Progress:
             arrived, and the heartbeat round at which the last chunk left.
         commit_sent: The commit index it was last told.
         acked_round: The last heartbeat it has answered.
-        last_contact_ns: When that heartbeat was sent; the election, before the first.
+        last_contact_ns: Time when that heartbeat was sent; the election, before the first.
     """
 
     __slots__ = (
@@ -145,7 +145,7 @@ class Progress:
         """An append on `previous_index` was rejected; whether that was the last one that counts.
 
         Args:
-            previous_index: Of the append.
+            previous_index: Index before the rejected append.
             possible_match: The last entry that both logs may share.
         """
         if self.state is ProgressState.SNAPSHOT or previous_index <= self.match:

@@ -189,8 +189,8 @@ class Outbox:
     """The effects of one call of `handle`, and what is held back across calls.
 
     Attributes:
-        number: Of the last `Persist`.
-        hard_state_number: Of the last one with term and vote.
+        number: Number of the last `Persist`.
+        hard_state_number: Number of the last one with term and vote.
         persisted: The last one that is durable.
     """
 
@@ -233,7 +233,7 @@ class Outbox:
         """Everything of this call, in order.
 
         Args:
-            persist: What this call wants durable; its number is the next one.
+            persist: State that this call makes durable; its number is the next one.
         """
         effects: list[Effect] = []
         if persist is not None:
@@ -430,10 +430,10 @@ class Follower:
 
     Args:
         raft: The member.
-        leader: Whom it follows; None: it knows of none yet.
+        leader: The leader; None: unknown yet.
 
     Attributes:
-        deadline_ns: When it gives the leader up.
+        deadline_ns: Time at which it gives the leader up.
     """
 
     def __init__(self, raft: "Raft", leader: NodeId | None) -> None:
@@ -662,10 +662,10 @@ class Reads:
     """A member's own reads: asked of the leader, or waiting until their index is applied.
 
     Args:
-        number: Where to begin numbering requests. It must differ from life to life (a random one
-            does), or a delayed answer to an earlier life would be taken for one to this.
-        reads_max: How many may wait.
-        timeout_ns: How long one may.
+        number: First number of requests. It must differ between processes (a random one does), or a
+            delayed answer to an earlier process would be taken for one to this.
+        reads_max: Maximum waiting reads.
+        timeout_ns: Maximum nanoseconds of a wait.
     """
 
     def __init__(self, *, number: int, reads_max: int, timeout_ns: int) -> None:
@@ -738,8 +738,8 @@ class Replicator:
         raft: The member.
 
     Attributes:
-        progress: Of every member, and of those whose removal is not committed.
-        round: Of the last heartbeat.
+        progress: Progress of every member, and of those whose removal is not committed.
+        round: Number of the last heartbeat.
     """
 
     def __init__(self, raft: "Raft") -> None:
@@ -856,9 +856,9 @@ class Transfer:
     """One handover; the leader takes no proposals meanwhile.
 
     Attributes:
-        tag: Of the event that asked for it.
-        target: Who is to lead.
-        deadline_ns: When the leader gives it up.
+        tag: Tag of the event that requested it.
+        target: The node that is to lead.
+        deadline_ns: Time at which the leader gives it up.
         told: The target has the whole log and was told to stand for election.
     """
 
@@ -875,7 +875,7 @@ class Leader:
         raft: The member; its term and vote are durable.
 
     Attributes:
-        first_index: Of its term's first entry. Until that is committed, it knows neither what
+        first_index: Index of its term's first entry. Until that is committed, it knows neither what
             is (Raft 5.4.2) nor may it change the membership.
     """
 
@@ -1189,7 +1189,7 @@ class Raft:
 
     Args:
         config: Its settings.
-        recovered: What its disk holds, all of it durable.
+        recovered: State of its disk, all of it durable.
         random: Spreads the election timeouts.
 
     Attributes:
@@ -1231,7 +1231,7 @@ class Raft:
         """Take an event; what follows from it, in the order to act in.
 
         Args:
-            event: What happened.
+            event: The event.
             now_ns: A monotonic clock; going back counts as standing still.
         """
         if self.halted:

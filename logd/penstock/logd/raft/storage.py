@@ -48,8 +48,8 @@ class RaftStorage:
     """The state of one member of one group. Made by `open`.
 
     Attributes:
-        recovered: What `Raft` starts with.
-        findings: What recovery found and did; none after a clean stop.
+        recovered: State with which `Raft` starts.
+        findings: Findings and repairs of the recovery; none after a clean stop.
     """
 
     def __init__(self, recovery: Recovery, file: File, max_segment_bytes: int) -> None:

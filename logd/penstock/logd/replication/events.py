@@ -40,13 +40,13 @@ class Fetch(Struct, frozen=True, kw_only=True):
 
     Attributes:
         node: The follower.
-        boot: Of its process, different with each start.
+        boot: Id of its process, different with each start.
         number: Rises while the process lives; an older one that comes later is not looked at.
         leader_epoch: The one it follows.
-        version: Of the view that it follows: what a replica said that was removed since, and whose
-            node got another one, is told apart by it.
+        version: Version of the view that it follows: it tells apart what was sent by a replica that
+            was removed since, and by its successor.
         offset: The end of its log; what it wants comes next.
-        last_epoch: Of its last record; 0 when its log holds none.
+        last_epoch: Epoch of its last record; 0 when its log holds none.
         synced: Everything below is durable there.
         whole: No range of its log is damaged.
         wants: False: only a report of `synced`; the last fetch stands.
@@ -78,8 +78,8 @@ class Frames(Struct, frozen=True, kw_only=True):
     """The two logs agree below `offset`; what follows there, and what is committed.
 
     Attributes:
-        boot, number: Of the fetch that this answers.
-        offset: Where the frames begin, or below: in the midst of one that compaction has made.
+        boot, number: Those of the fetch that this answers.
+        offset: Offset of the first frame, or below: within one that compaction has made.
         upto: The leader's log end; as sent, the bytes decide how much of it there is.
         catching_up: The follower is outside the ISR: what it is sent has a budget.
         dedup_differs: The follower's dedup state is not the leader's, of what was stored below
@@ -103,7 +103,7 @@ class Diverged(Struct, frozen=True, kw_only=True):
 
     Attributes:
         epoch: The largest of the leader's log that is not above the follower's last.
-        end_offset: Where that epoch ends there, exclusive.
+        end_offset: End of that epoch at the leader, exclusive.
     """
 
     boot: str
@@ -398,7 +398,8 @@ class LeaderAndIsr(Struct, frozen=True, kw_only=True):
     """One partition as the replicated metadata has it. It changes only as a whole.
 
     Attributes:
-        incarnation: Of the stream; one that was made again under its old name has another.
+        incarnation: Incarnation of the stream; one that was recreated under its old name has
+            another.
         version: Rises with every change of anything here.
         leader_epoch: Rises with every election.
         leader: None: nobody may lead.
@@ -617,7 +618,8 @@ class ReplicationSettings(Struct, frozen=True, kw_only=True):
     """Replication settings of one cluster.
 
     Attributes:
-        replica_lag_ns: How long a member of the ISR may lack records before it has to leave.
+        replica_lag_ns: Nanoseconds that a member of the ISR may lack records before it has to
+            leave.
         retry_ns: Delay before an ISR is proposed again, or a leader that refused is asked again.
         patch_retry_ns: Delay before a damaged range is requested again that should have been
             filled: the log does not report that it could not.

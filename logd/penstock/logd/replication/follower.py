@@ -95,10 +95,10 @@ class Follower:
 
     Args:
         node: This one.
-        view: With a leader.
+        view: A view with a leader.
         log: Its own.
-        numbers: Of its fetches.
-        settings: For retries.
+        numbers: Numbers of its fetches.
+        settings: Settings of retries.
 
     Attributes:
         stage: Changed by `_become` only.

@@ -80,12 +80,12 @@ class Peer:
 
     Attributes:
         agreed: Its log is the beginning of the leader's. Nothing else here counts without.
-        end: Of its log.
+        end: End of its log.
         synced: Everything below is durable there.
         pending: Number of the fetch that wants frames; answers carry it.
         whole: It has no damaged range.
         lost: The controller took it for dead, or out of the ISR, and it has not fetched since.
-        lost_ns: When.
+        lost_ns: Time of the loss.
         behind_ns: Since when it is behind; None: it has everything.
         dedup_agrees: Whether it would find the repeats that this leader finds; None: not known.
     """
@@ -150,7 +150,7 @@ class Isr:
     Args:
         node: The leader.
         view: The present one; `viewed` brings the next.
-        settings: For the lag and for retries.
+        settings: Settings of the lag and of retries.
         epoch_start: Nobody enters who has not everything that the epoch began with.
     """
 
@@ -318,10 +318,10 @@ class Leader:
 
     Args:
         node: This one; in the view's ISR.
-        view: That names it.
+        view: View that names it as leader.
         log: Its own.
-        settings: Of the cluster.
-        lease_until_ns: As last renewed.
+        settings: Settings of the cluster.
+        lease_until_ns: End of the lease, by the last renewal.
 
     Attributes:
         stage: Changed by `_become` only.

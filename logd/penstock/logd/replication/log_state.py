@@ -81,8 +81,8 @@ class Epochs:
         """The largest known epoch up to the one asked for, and where it ends (KIP-279).
 
         Args:
-            epoch: What the other side has.
-            end_offset: Of the log, where the last epoch ends.
+            epoch: Epoch at the other replica.
+            end_offset: End of the log, and of its last epoch.
 
         Returns:
             (epoch, end offset, exclusive); (0, start of the first epoch) when all are larger.
@@ -126,12 +126,12 @@ class LogState:
 
     Attributes:
         start: First offset kept.
-        submitted: Where the log will end once its writer has done what it was given.
-        written: Where it ends for readers of the log.
+        submitted: End of the log once its writer has done what it was given.
+        written: End of the log for readers.
         synced: Everything below is durable.
-        high_watermark: Of the last record known to be committed and held here; -1: none.
+        high_watermark: Offset of the last record known to be committed and held here; -1: none.
         agreed_epoch: The last leader epoch under which this log agreed with the leader's.
-        epochs: Of the log, as submitted.
+        epochs: Epochs of the log, as submitted.
         cuts: Truncations and resets so far.
         cutting: One of them is under way.
         beginning: The epoch whose start is being noted by its leader; 0: none.

@@ -92,10 +92,10 @@ class Replica:
 
     Args:
         node: This one.
-        incarnation: Of the stream. What is about another one is refused or passed over.
-        log: As it was opened.
+        incarnation: Incarnation of the stream. Messages about another one are refused or ignored.
+        log: State of the opened log.
         boot: Different with each start of the process.
-        settings: Of the cluster.
+        settings: Settings of the cluster.
         resigned_epoch: The last leadership that this process gave back before it opened this log.
 
     Attributes:

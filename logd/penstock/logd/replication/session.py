@@ -222,9 +222,9 @@ class FetchSessionHandler:
     more, then `end`, unless there was none.
 
     Args:
-        session: As the first request says.
-        response_bytes_max: Of the frames in one response; one frame may exceed it.
-        pace: For replicas outside the ISR.
+        session: Number of the session in the first request.
+        response_bytes_max: Maximum bytes of frames in one response; one frame may exceed it.
+        pace: Rate limiter of replicas outside the ISR.
     """
 
     def __init__(self, session: int, *, response_bytes_max: int, pace: CatchUpPace) -> None:

@@ -104,8 +104,8 @@ class OnStream:
     """A stream is concerned, that there is or that is to be made.
 
     Attributes:
-        filters: What it stores; of one that does not exist, and of logd's own: nothing is known.
-        only: Of what it stores, just what this filter matches.
+        filters: Filters of the subjects that it stores; empty: unknown, or a stream of logd's own.
+        only: Filter of the part that is meant; None: the whole stream.
     """
 
     name: str
@@ -118,7 +118,7 @@ class OnSubject:
     """A subject is concerned, or all that a filter matches.
 
     Attributes:
-        streams: That store it.
+        streams: Streams that store it.
     """
 
     subject: str
@@ -202,7 +202,7 @@ class Acl:
     """Rules, ready to decide. Immutable, but for its cache.
 
     Args:
-        rules: That `check_rule` accepts.
+        rules: Rules that `check_rule` accepts.
         superusers: Names and groups, written as in rules, that may everything; `*` is none.
         grants: Rules of the configuration, which allow something.
     """

@@ -51,17 +51,17 @@ class Authenticator:
     """Used on any thread.
 
     Args:
-        clock: Of the system.
+        clock: Clock of the system.
         required: Whether nobody may stay unknown.
-        certificate_name: Which name of a certificate is its principal's.
-        tokens: What is asked of tokens, and their keys; None: none are taken.
+        certificate_name: Name of a certificate that is its principal's.
+        tokens: Rules for tokens, and their keys; None: none are accepted.
         keys: API keys; None: none are taken.
         searches_waiting_max: Tokens with unknown keys that wait for the issuer at a time.
         tokens_remembered_max: Verified tokens that need no verification when they come again.
 
     Attributes:
-        required: As given.
-        succeeded, failed: By endpoint, and by endpoint and reason.
+        required: The argument.
+        succeeded, failed: Counts by endpoint, and by endpoint and reason.
         on_failure: Told of failures.
     """
 

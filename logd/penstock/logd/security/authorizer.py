@@ -41,15 +41,15 @@ class Authorizer:
     """Used on the event loop.
 
     Args:
-        access: Where the rules are.
-        streams: What they are about.
+        access: The rules.
+        streams: The streams.
         enabled: Whether they are followed; if not, everybody may everything.
-        superusers: Of the configuration: who may everything in any case.
-        grants: Of the configuration: rules that allow, beside those that are kept.
+        superusers: Principals of the configuration that may perform every action.
+        grants: Rules of the configuration that allow, beside the stored ones.
 
     Attributes:
-        enabled: As given.
-        denied: How often something was refused.
+        enabled: The argument.
+        denied: Number of denials.
     """
 
     def __init__(
@@ -150,9 +150,9 @@ class Authorizer:
         """Refuse what concerns a consumer group, and to say whether there is one.
 
         Args:
-            caller: Who asks.
-            group: What about.
-            streams: What it reads; none: it is not there.
+            caller: The caller.
+            group: The group.
+            streams: Streams that it reads; none: it does not exist.
 
         Raises:
             RefusedError: `PERMISSION_DENIED` or `UNKNOWN_GROUP`, as of one that is not there.

@@ -73,7 +73,7 @@ class TokenSection(_Settings):
         jwks_url: where they are, `https://`.
         jwks_ca_file: PEM; whom to trust there, instead of the system's authorities.
         jwks_refresh_s: After how long the URL is asked again.
-        max_jwks_age_s: For how long keys are good that the file or the URL has not confirmed.
+        max_jwks_age_s: Seconds for which keys are valid that the file or the URL has not confirmed.
     """
 
     issuer: Annotated[str, Field(min_length=1)]
@@ -210,7 +210,7 @@ def check_encrypted(
     """Refuse listeners that others can read along with, unless somebody asked for them by name.
 
     Args:
-        addresses: Of the listeners there are.
+        addresses: Addresses of the listeners.
         encrypted: Those with TLS.
         asked: Those that may go without.
 

@@ -80,9 +80,9 @@ class VerifyingKey:
 
     Attributes:
         kid: Its id; empty when it has none.
-        algorithm: What it verifies.
-        key: As cryptography has it.
-        digest: Of the key itself: another one under the same id has another.
+        algorithm: Algorithm of the signatures.
+        key: Key of the library cryptography.
+        digest: Digest of the key itself: another one under the same id has another.
     """
 
     kid: str
@@ -215,9 +215,9 @@ def verify_token(token: str, keys: KeySet, rules: TokenRules, now_ns: int) -> Id
     """Whom a token names.
 
     Args:
-        token: As it came.
-        keys: That may have signed it.
-        rules: What else is asked of it.
+        token: The received token.
+        keys: Keys that may have signed it.
+        rules: Further rules for it.
         now_ns: Unix time.
 
     Raises:
@@ -345,7 +345,7 @@ class _Standing:
 
     Args:
         keys: At first.
-        clock: For their age.
+        clock: Clock of the keys' age.
         age_s_max: Beyond which they are not used any more.
     """
 
@@ -381,8 +381,8 @@ class FileKeys:
 
     Args:
         path: The file.
-        clock: For the keys' age.
-        age_s_max: For how long they are good when the file has gone, or is not sound.
+        clock: Clock of the keys' age.
+        age_s_max: Seconds for which they are valid when the file is missing or invalid.
 
     Raises:
         CorruptError: It has none.
@@ -424,7 +424,7 @@ class UrlKeys:
         fetch: Gets the document; as `jwks_fetch` makes it.
         where: The URL, for people.
         worker: Asks.
-        clock: For the pauses.
+        clock: Clock of the pauses.
         refresh_s: Seconds after which it is asked again in any case.
         age_s_max: Seconds without an answer after which the keys before are used no more.
     """

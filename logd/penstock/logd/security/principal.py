@@ -41,10 +41,10 @@ class Principal:
     """Somebody.
 
     Attributes:
-        name: What a certificate, a token or an API key's line says. One name is one principal,
-            whichever way it is known.
-        method: How it is known.
-        groups: What it belongs to, as a token's claim or a certificate's organizational units say.
+        name: Name in a certificate, a token or an API key's line. One name is one principal,
+            whichever way it is authenticated.
+        method: Method of its authentication.
+        groups: Groups, by a token's claim or a certificate's organizational units.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Identity:
     Attributes:
         principal: The principal.
         expires_ns: Unix time at which the identity expires; None: never.
-        proof: What it rests on, besides: `key:` and the digest of an API key's line, or `jwk:` and
+        proof: Evidence of the identity: `key:` and the digest of an API key's line, or `jwk:` and
             that of the key that signed a token. When that is removed the identity ends.
     """
 

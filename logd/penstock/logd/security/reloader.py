@@ -45,8 +45,8 @@ class ListenerSetupError(LogdError):
     """A file of the configuration cannot be used.
 
     Attributes:
-        key: Which key of the configuration names it.
-        fix: What to do.
+        key: Key of the configuration that names it.
+        fix: The fix for the operator.
     """
 
     def __init__(self, key: str, message: str, *, fix: str) -> None:

@@ -34,7 +34,7 @@ class Renewed(Generic[Value]):
     Attributes:
         value: Value of the last valid content.
         problem: Why the current content is invalid; empty when it is not.
-        loaded, failed: How often it was replaced, or could not be.
+        loaded, failed: Number of replacements, and of failed ones.
     """
 
     def __init__(self, what: str, paths: tuple[Path, ...], load: Callable[[], Value]) -> None:

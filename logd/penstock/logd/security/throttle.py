@@ -19,15 +19,15 @@ class QuotaManager:
     """Used on the event loop.
 
     Args:
-        access: Where the quotas are.
+        access: The quotas.
         authorizer: Says for whom none holds.
-        clock: For time.
-        wait_s_max: How long something may be held up before it is refused.
+        clock: The clock.
+        wait_s_max: Maximum seconds of a delay before a refusal.
 
     Attributes:
-        delayed_ms: By principal and flow; those without their own quota are `*`.
-        refused: Likewise.
-        used: Likewise: what was taken, of principals that a quota holds for.
+        delayed_ms: Milliseconds by principal and flow; principals without a quota are `*`.
+        refused: Refusals by principal and flow, likewise.
+        used: Use by principal and flow, for principals with a quota.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ class TlsFileError(RefusedError):
     """A file is not what it should be (`BAD_TLS_FILE`).
 
     Attributes:
-        key: Which of `ca_file`, `cert_file` and `key_file` is to blame.
-        fix: What to do.
+        key: The one of `ca_file`, `cert_file` and `key_file` at fault.
+        fix: The fix for the operator.
     """
 
     def __init__(self, key: str, message: str, *, fix: str) -> None:
@@ -157,7 +157,7 @@ class ServerTls:
     """One reading of the files.
 
     Attributes:
-        context: For connections on the event loop and in threads.
+        context: Context of connections on the event loop and in threads.
         healthy: The same, but nobody has to show a certificate: for `/healthz`.
         chain, key, authorities: PEM, for gRPC.
         not_after_ns: Unix time at which the certificate ends.

@@ -311,7 +311,7 @@ class SyncedMark:
     Its file is opened when something is written, and made if it is missing.
 
     Args:
-        directory: Of the log.
+        directory: Directory of the log.
         disk: The file system.
         closed: Whether the mark says that the log was closed cleanly, and that was believed.
 
@@ -397,7 +397,7 @@ class ReplicaFile:
     """The file of one partition's replica.
 
     Args:
-        directory: Of the log.
+        directory: Directory of the log.
         disk: The file system.
     """
 

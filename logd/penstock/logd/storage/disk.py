@@ -254,7 +254,7 @@ def write_atomically(
     by this module, and simulations crash between any two of them.
 
     Args:
-        disk: Where.
+        disk: Disk to write to.
         path: The file's name; `<name>.tmp` is used on the way.
         data: Its bytes, in one piece or several.
         durable: False saves the syncs for a file that can be made again; after a crash it may

@@ -82,7 +82,7 @@ class CommitLog(LogReader):
 
     Attributes:
         disk: The file system.
-        recovery: What opening found and did.
+        recovery: Report of the recovery.
         was_closed: Whether it was closed cleanly before, so that nothing had to be synced.
         out_of_space: It failed because a write found no space: it may be opened again.
     """

@@ -21,7 +21,7 @@ class DamagedRanges:
     """Ranges of offsets that cannot be read, in order, none overlapping another. Any thread.
 
     Args:
-        ranges: To begin with.
+        ranges: Known ranges.
     """
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
@@ -203,7 +203,8 @@ class LogReader:
 
         Args:
             offset: First record wanted; the first frame may begin before it.
-            bytes_max: Of all ranges together; one frame is given whatever its size.
+            bytes_max: Maximum bytes of all ranges together; one frame is returned whatever its
+                size.
             upto: Exclusive; frames that hold it or more are left out.
 
         Raises:
@@ -250,7 +251,7 @@ class LogReader:
         Args:
             offset: The first record wanted.
             upto: Exclusive.
-            salvage: What the disk does not give is damage, which is not noted.
+            salvage: Whether unreadable bytes count as damage, which is not noted.
 
         Raises:
             RefusedError: `OUT_OF_RANGE`.
@@ -277,7 +278,7 @@ class LogReader:
 
         Args:
             offset: The first record wanted.
-            salvage: As for `frames`.
+            salvage: The same as in `frames`.
 
         Raises:
             RefusedError: `OUT_OF_RANGE`.

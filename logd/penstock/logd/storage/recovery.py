@@ -67,8 +67,8 @@ class IndexRebuild:
     """A segment's index, made again frame by frame, or from where a sound one ends.
 
     Attributes:
-        position: Where to begin in the log file.
-        end_offset: Of what was taken.
+        position: Position in the log file to begin at.
+        end_offset: Offset after the last accepted frame.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Finding:
         position: Byte in the file where it begins.
         offset: First offset that it touches.
         next_offset: First offset after it.
-        action: What was done, in words.
+        action: Repair, in words.
     """
 
     row: str
@@ -173,13 +173,13 @@ class Recovery:
     """One opening of a log's directory. Call `run` or `survey` once.
 
     Args:
-        directory: Of the log.
-        interval_bytes: Of the indexes that are rebuilt.
+        directory: Directory of the log.
+        interval_bytes: Interval of the indexes that are rebuilt.
         disk: The file system.
         observe: Called with every sound frame; no index then spares a segment its scan.
 
     Attributes:
-        report: What was found and done.
+        report: Findings and repairs.
         closed: Whether the log was closed cleanly, as `run` found (row S).
     """
 

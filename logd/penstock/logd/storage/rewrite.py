@@ -68,14 +68,14 @@ class Rewriting:
 
     Args:
         swap: The run, and its file's names.
-        changes: Of the log, how often it had been cut when this began.
-        interval_bytes: Of its index.
+        changes: Number of the log's truncations when this began.
+        interval_bytes: Interval of its index.
         disk: The file system.
-        cipher: Of the log; None: it is not encrypted.
+        cipher: Cipher of the log; None: it is not encrypted.
 
     Attributes:
         size: Bytes added.
-        next_offset: Where the next frame must begin.
+        next_offset: Offset at which the next frame must begin.
 
     Raises:
         OSError: The file cannot be made.
@@ -305,8 +305,8 @@ class Patch:
 
         Args:
             segment: No more is appended to it.
-            rewriting: Of its whole range.
-            cipher: Of the log. A frame that cannot be decrypted is damage, too.
+            rewriting: Rewriting of its whole range.
+            cipher: Cipher of the log. A frame that cannot be decrypted is damage, too.
 
         Raises:
             RefusedError: A frame that came reaches over the damage and cannot be cut down.
@@ -388,10 +388,10 @@ class SegmentMerger:
     """Rewrites the frames of one run, in order. Call `take` for each, then `finish`.
 
     Args:
-        choose: Which records stay.
+        choose: Returns the records to keep.
 
     Attributes:
-        records_removed: So far.
+        records_removed: Number of records removed so far.
     """
 
     def __init__(self, choose: Choose | None = None) -> None:

@@ -53,7 +53,7 @@ class Damage:
         end: Byte after the last; equal to `position` where nothing lies in place of the records.
         offset: First offset that cannot be read.
         next_offset: First offset after it that can, or the end that was claimed.
-        reason: What is wrong with the first byte's frame.
+        reason: Fault of the first byte's frame.
     """
 
     position: int
@@ -158,7 +158,7 @@ def walk(
 
     Args:
         reader: The file.
-        position: Where a frame should begin.
+        position: Position at which a frame should begin.
         offset: Its base offset.
         end_offset: After the last record that should be there; where damage at the end ends.
         deep: Check bodies as well as headers.

@@ -70,7 +70,7 @@ class FileRange:
     Attributes:
         position: First byte.
         length: Bytes.
-        base_offset: Of the first frame; at most the offset asked for.
+        base_offset: Offset of the first frame; at most the requested one.
         next_offset: After the last frame.
     """
 
@@ -113,7 +113,7 @@ class Segment:
     """One log file and its index in memory.
 
     Args:
-        directory: Where the file lies.
+        directory: Directory of the file.
         index: Entries for its frames.
         claim: Base offset and what the file holds. Bytes up to `log_size` are frames or damage;
             what lies beyond is never looked at.
@@ -127,7 +127,7 @@ class Segment:
         end_offset: After its last record.
         max_timestamp_ns: Greatest of its records.
         damaged: Recovery found bytes in it that are not sound frames.
-        written_ns: When it was last written, as the log says; when it was opened, at first.
+        written_ns: Time of the last write, by the log; at first the time of opening.
         retired: It was removed, and its name may be another's: its file is not opened any more.
     """
 

@@ -62,7 +62,7 @@ class Swap:
     """A rewritten segment's file and the range that it replaces.
 
     Attributes:
-        base_offset: Of the run's first segment.
+        base_offset: Offset of the run's first segment.
         end_offset: After the run's last record.
     """
 

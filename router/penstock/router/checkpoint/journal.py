@@ -27,7 +27,7 @@ class KeptLines:
     Args:
         path: Its name.
         max_lines: Lines that are kept; the older ones make room, half of them at a time.
-        max_bytes: Likewise, about; None: they may be of any size.
+        max_bytes: Approximate maximum bytes; None: unlimited.
     """
 
     def __init__(self, path: Path, *, max_lines: int, max_bytes: int | None = None) -> None:

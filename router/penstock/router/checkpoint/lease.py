@@ -74,7 +74,7 @@ class Sighting:
         holder: The process that made it.
         beat: The number of its last beat.
         released: Whether the holder gave the lease up.
-        length_ns: How long the holder takes one beat to hold; 0: unknown.
+        length_ns: Nanoseconds that the holder takes one beat to hold; 0: unknown.
     """
 
     term: int = 0
@@ -90,8 +90,8 @@ class Answer:
 
     Attributes:
         found: The value that the step's own description names.
-        asked_ns: When the step began, by a clock that runs on while the machine is suspended.
-        answered_ns: When its result was known, by the same clock.
+        asked_ns: Time when the step began, by a clock that runs on while the machine is suspended.
+        answered_ns: Time when its result was known, by the same clock.
     """
 
     found: Sighting | bool | None
@@ -109,10 +109,10 @@ class Lease:
 
     Attributes:
         term: Its number; larger than that of every lease before.
-        length_ns: How long it is held from a beat on.
-        since_ns: When the last beat was asked for that counts.
+        length_ns: Nanoseconds that it is held from a beat on.
+        since_ns: Time when the last beat that counts was requested.
         lost: Somebody else has made a term since.
-        beats: How many were asked for.
+        beats: Number of requested beats.
     """
 
     term: int
@@ -133,7 +133,8 @@ def take(holder: str, length_ns: int, rules: "Rules | None" = None) -> Steps:
 
     Args:
         holder: A name that no other process has now; one that had it before is not waited for.
-        length_ns: How long a lease is held. Whoever holds one for longer is waited for as long.
+        length_ns: Nanoseconds that a lease is held. A longer one of another holder is waited for as
+            long.
         rules: Other ones, for simulations that show what each is good for.
     """
     rules = rules or Rules()

@@ -48,7 +48,7 @@ class CheckpointManager:
         boot_id: The file that tells one start of this machine from another.
 
     Attributes:
-        descriptor: Of the lock, for a JVM that outlives a killed driver.
+        descriptor: File descriptor of the lock, for a JVM that outlives a killed driver.
 
     Raises:
         ConfigError: The directory cannot be written to, or a library is missing.

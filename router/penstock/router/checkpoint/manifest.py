@@ -39,7 +39,7 @@ class StoredFile:
     """A file in the store.
 
     Attributes:
-        whole: What it holds, where it is small.
+        whole: Content of a small file; None: it is in pieces.
         parts: The names of its pieces, where it is not: TERM/SHA-256.
     """
 
@@ -52,9 +52,9 @@ class Manifest:
     """A directory at one moment.
 
     Attributes:
-        job: Whose it is.
-        lineage: Of all manifests that go back to one beginning.
-        files: By path, relative to the directory.
+        job: Job that owns it.
+        lineage: Id of all manifests that go back to one beginning.
+        files: Files by path, relative to the directory.
     """
 
     job: str

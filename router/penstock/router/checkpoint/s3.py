@@ -30,9 +30,9 @@ class S3Objects:
     """The objects below the URL; see `Objects`.
 
     Args:
-        config: Where they are.
-        location: What messages call it: a key of the job file, or a URL.
-        headers: That go with what is stored.
+        config: Location of the objects.
+        location: Name in messages: a key of the job file, or a URL.
+        headers: Headers of stored objects.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class StoreLease:
     Args:
         objects: The store.
         holder: A name that no other process has now, and that stays when this one starts again.
-        lease_s: How long a lease is held, in seconds.
+        lease_s: Seconds that a lease is held.
         clock: Time.
     """
 
@@ -156,8 +156,8 @@ class StoreLease:
         """Do something now and then while the lease is ours, from a separate thread.
 
         Args:
-            name: Of it.
-            what: What it raises is the problem, until it does not.
+            name: Name of the operation.
+            what: The operation; an error of it is the problem until it succeeds.
         """
         thread = threading.Thread(
             target=self._repeat_until_end, args=(name, what), name=name, daemon=True

@@ -92,10 +92,10 @@ class CheckpointSync:
 
     Args:
         objects: The store.
-        location: What its names there begin with.
+        location: Prefix of its names in the store.
         root: The directory.
-        job: Whose it is.
-        boot: Of this machine since it was started.
+        job: Job that owns it.
+        boot: Boot id of this machine.
         is_kept: Whether a path below `root`, relative to it, is kept; names that begin with a dot
             never are.
     """
@@ -394,7 +394,7 @@ class DeadLetterSync:
 
     Args:
         objects: The store.
-        location: What its names there begin with.
+        location: Prefix of its names in the store.
         root: The directory; it need not be there.
         marker: A file that is as old as what is stored for certain.
         only: The only file in the directory that is meant; none: all.

@@ -43,10 +43,10 @@ class RowTypes:
 
     Args:
         slots: The attribute for each wanted key.
-        types: What each wanted key is decoded as; `msgspec.Raw` keeps its JSON.
+        types: Type of each wanted key; `msgspec.Raw` keeps its JSON.
 
     Attributes:
-        whole: With a slot for each wanted key.
+        whole: Type with a slot for each wanted key.
         decode: Decodes a record, with the keys that were met; raises what msgspec does.
         present: The wanted keys that some record may have had; no record had another one.
     """
@@ -237,7 +237,7 @@ class JsonField:
     """A column that comes of a record's JSON.
 
     Attributes:
-        name: Of the column.
+        name: Name of the column.
         neutral: Its type, as `penstock.specs.formats.schemas` names it.
         path: Keys from the record's root to the value, one or two.
     """
@@ -256,8 +256,8 @@ class Decoder:
 
     Args:
         fields: The columns that will be asked for; `schema` and `kind` always can be.
-        kinds: That there are; a record of another is malformed.
-        versions: What is known of the specs' versions.
+        kinds: Kinds of the specs; a record of another is malformed.
+        versions: Known versions of the specs.
         strict: Whether `problems` will be asked for, so that every field has to be looked at.
         only_checked: Names of fields that are looked at for that alone.
     """

@@ -53,7 +53,7 @@ class Test:
     """A condition on one column.
 
     Attributes:
-        values: What it is compared with: none for `null`, any number for `in`, else one.
+        values: Values to compare with: none for `null`, any number for `in`, else one.
     """
 
     how: Comparison

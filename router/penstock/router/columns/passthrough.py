@@ -91,7 +91,7 @@ def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
     """Return the row of NULLs that stands for lost offsets in Spark.
 
     Args:
-        count: How many.
+        count: Number of lost offsets.
         judged: The columns that it looks at.
     """
     value = pa.array([_LOST.pack(_LOST_MARK, count)], pa.binary())
@@ -112,7 +112,7 @@ def whole_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows of a task, in tables that end where a packed batch does.
 
     Args:
-        batches: As Spark cut them, anywhere.
+        batches: Batches as Spark cut them, anywhere.
     """
     held, is_in_parts = list[pa.RecordBatch](), False
     for batch in batches:
@@ -154,9 +154,9 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
     """The rows that were carried and are wanted, with what was said of each.
 
     Args:
-        rows: Of the columns `PASSTHROUGH` and `verdict`, in the order of the source.
+        rows: Rows with the columns `PASSTHROUGH` and `verdict`, in the order of the source.
         verdict: NULL for what is not wanted.
-        schema: Of the columns that were carried.
+        schema: Schema of the columns that went past Spark.
     """
     values = rows.column(PASSTHROUGH)  # not combined: all of them may be more than an array holds
     said = rows.column(verdict).combine_chunks()

@@ -83,11 +83,11 @@ class Column:
     """One column of a view.
 
     Attributes:
-        name: As Spark has it.
+        name: Name of the column in Spark.
         spark: Its type there.
         origin: Whether it is the log's, made by the source, or of the record's JSON.
-        neutral: Of the latter: the type's name in `penstock.specs.formats.schemas`.
-        path: Of the latter: keys from the record's root to the value, one or two.
+        neutral: Name of the latter's type in `penstock.specs.formats.schemas`.
+        path: Path of the latter: one or two keys from the record's root to the value.
     """
 
     name: str
@@ -102,7 +102,7 @@ class View:
     """Columns, and whose records.
 
     Attributes:
-        kinds: Of records; none: they are not looked into.
+        kinds: Kinds of its records; empty: records are not decoded.
     """
 
     name: ViewName

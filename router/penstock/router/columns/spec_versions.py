@@ -19,9 +19,9 @@ class SpecVersions:
     """The known specs.
 
     Attributes:
-        majors: By name of spec, its known major versions, rising.
+        majors: Known major versions by name of spec, rising.
         upcast: Name and major version of those from which there is a way to the newest.
-        modules: To import for the upcasters.
+        modules: Modules of the upcasters.
     """
 
     majors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -82,10 +82,10 @@ class DeadLetterFile:
     """One file of dead letters.
 
     Attributes:
-        path: Where it lies now.
-        sink: Whose it is.
+        path: Path of the file now.
+        sink: Sink that it belongs to.
         state: `waiting`, `replaying` or `done`.
-        limits: How much of it is held at once.
+        limits: Bounds on how much of it is held at once.
     """
 
     path: Path
@@ -414,7 +414,7 @@ def find_dead_letters(
         sink: Only this sink's.
         names: Only these, as `DeadLetterFile.name` has them; all without.
         done: Also those that were replayed.
-        limits: How much of each is held at once.
+        limits: Bounds on how much of each is held at once.
 
     Raises:
         ConfigError: There is none of a name.
@@ -485,7 +485,7 @@ def as_rows(dead_letters: Sequence[DeadLetter]) -> pa.Table:
     that does not say its subject has none.
 
     Args:
-        dead_letters: As `DeadLetterFile.chunks` has them.
+        dead_letters: Dead letters of `DeadLetterFile.chunks`.
     """
     shaper = Projector(Projection(_RECORDS, _RECORDS.columns, versions=known_versions()))
     places = {(dead_letter["stream"], dead_letter["partition"]) for dead_letter in dead_letters}

@@ -43,7 +43,7 @@ class FileLimits:
     """Limits of one file of dead letters, so that not too much is held in memory at once.
 
     Attributes:
-        dead_letters: So many at most.
+        dead_letters: Maximum dead letters in a file.
         values_bytes: Bytes of their values: a file ends with the dead letter that reaches it.
     """
 
@@ -59,10 +59,10 @@ class Reason:
     """Why records do not get into a sink.
 
     Attributes:
-        code: What to look for, such as `http_400` or `not_a_record`.
-        text: For people.
-        status: Of HTTP; 0 where there is none.
-        attempt: How often it had been tried.
+        code: Code for searches, such as `http_400` or `not_a_record`.
+        text: Description for people.
+        status: Status of HTTP; 0 where there is none.
+        attempt: Number of attempts before.
     """
 
     code: str
@@ -75,7 +75,7 @@ def send_to_dlq(rows: pa.Table, reason: Reason, context: SinkContext) -> list[Pa
     """Keep refused rows and count them; a file for each partition of the log.
 
     Args:
-        rows: With the columns `stream`, `partition`, `offset` and `value` at least.
+        rows: Rows with at least the columns `stream`, `partition`, `offset` and `value`.
         reason: Why.
         context: The sink's.
     """
@@ -86,7 +86,7 @@ def send_malformed_to_dlq(rows: pa.Table, context: SinkContext) -> list[Path]:
     """Keep rows that are no records, each with its own reason.
 
     Args:
-        rows: With `MALFORMED_COLUMNS`.
+        rows: Rows with `MALFORMED_COLUMNS`.
         context: The sink's.
     """
     reasons = [Reason(MALFORMED, text) for text in rows.column("malformed_reason").to_pylist()]
@@ -104,10 +104,10 @@ def send_each_to_dlq(
     """Keep refused rows and count them, each with its own reason: as few files as can be.
 
     Args:
-        rows: As for `send_to_dlq`; in any order.
+        rows: Rows as in `send_to_dlq`, in any order.
         reasons: One for each row.
         context: The sink's.
-        limits: Of each file.
+        limits: Limits of each file.
 
     Raises:
         StoppedError: The sink is to stop and not all files are written; the rows come again.

@@ -56,10 +56,10 @@ class Circuit:
     """A breaker's state as others see it.
 
     Attributes:
-        since_ns: When it came to that; monotonic, 0 at first.
-        retry_at_ns: When the next request may go; None: now.
-        opened: How often it opened or paused.
-        reason: Of the last failure; None while closed without one.
+        since_ns: Monotonic time of the last change of state, 0 at first.
+        retry_at_ns: Time at which the next request may go; None: now.
+        opened: Number of times it opened or paused.
+        reason: Reason of the last failure; None while closed without one.
     """
 
     state: State = "closed"
@@ -83,8 +83,8 @@ class Breaker:
     """The breaker of one destination; who asks it sends one request at a time.
 
     Args:
-        limits: How patient to be.
-        dice: For the jitter.
+        limits: Limits of the breaker.
+        dice: Source of the jitter.
     """
 
     def __init__(self, limits: BreakerLimits, dice: "random.Random") -> None:

@@ -86,7 +86,7 @@ def classify_response(
     """The verdict on a whole request.
 
     Args:
-        answer: To it.
+        answer: The response.
         differing: Codes that the protocol gives another meaning.
     """
     meaning = (differing or {}).get(answer.status) or MEANINGS.get(answer.status)

@@ -159,8 +159,8 @@ class _Task:
 
     Attributes:
         failures: In a row that a record may be to blame for, since it was cut.
-        seen: How many deliveries there had been at the last of them, or of what it was cut from;
-            None before the first. More, at the next, are evidence.
+        seen: Number of deliveries at the last of them, or of the task it was cut from; None before
+            the first. A higher number at the next is evidence.
         failing_since_ns: The first such failure.
         evidence: Failures that were evidence, since deliveries last paused.
         evident_since_ns: The delivery that made the first of those evidence.
@@ -197,8 +197,8 @@ class Delivery:
     """The state of one batch's requests.
 
     Args:
-        requests: How many records each has, in the order in which they are to go.
-        policy: How patient to be.
+        requests: Number of records of each request, in order.
+        policy: Retry policy.
         breaker: The destination's; it records each answer.
     """
 

@@ -21,7 +21,7 @@ class _Account:
     Attributes:
         rate: Millionths a second.
         balance: Millionths of billionths, which is what a rate earns in a nanosecond.
-        at_ns: When it was that.
+        at_ns: Time of that balance.
     """
 
     rate: int
@@ -39,7 +39,7 @@ class RateLimiter:
 
     Args:
         records_per_s: Limit; None for none.
-        bytes_per_s: Likewise, of the records' own bytes.
+        bytes_per_s: Maximum of the records' own bytes a second, on the average.
         now_ns: The time; accounts begin full.
     """
 

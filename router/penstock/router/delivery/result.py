@@ -33,9 +33,9 @@ class Fault:
     """Why one record will never be taken.
 
     Attributes:
-        code: What to look for: `http_400`, or the protocol's own.
-        reason: For people.
-        status: Of HTTP; 0 where there is none.
+        code: Code for searches: `http_400`, or the protocol's own.
+        reason: Description for people.
+        status: Status of HTTP; 0 where there is none.
         about_record: Whether it can be about nothing but this record. Otherwise a setting may be
             wrong, and every record is refused.
     """
@@ -51,7 +51,7 @@ class PartialFailure:
     """Records by their place in the request; those that are not named are taken.
 
     Attributes:
-        refused: For good.
+        refused: Records that are refused for good.
         failed: Perhaps their own fault, perhaps not.
         again: They are not to blame: later where there is a `reason`, else at once.
     """

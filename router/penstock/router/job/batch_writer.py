@@ -30,7 +30,7 @@ class BatchWriter:
     Args:
         job: The job.
         sink: The sink, open.
-        context: What the sink got.
+        context: Context of the sink.
         again: Rows were delivered before.
 
     Raises:

@@ -255,7 +255,7 @@ class Spark(Settings):
     """The Spark session; `conf` wins over everything that the router sets itself.
 
     Attributes:
-        master: Where executors are; `local[*]` is this process, with a task for each core.
+        master: Spark's master; `local[*]` is this process, with a task for each core.
         driver_memory: Heap of the JVM.
         ui: Whether Spark's own page is served, which asks nobody who they are; none: where
             `admin_access` is not set.

@@ -68,8 +68,8 @@ class CursorPublisher:
 
     Args:
         job: Its name.
-        streams: That it reads; it keeps its place in others, too, and they may be gone.
-        client: Of logd.
+        streams: Streams that it reads; it may have cursors in others, which may be gone.
+        client: Client of logd.
         clock: Time.
     """
 

@@ -20,7 +20,7 @@ class MaintenanceThreads:
     """A thread for each sink that wants one.
 
     Args:
-        sinks: By name.
+        sinks: Sinks by name.
     """
 
     def __init__(self, sinks: Mapping[str, Sink]) -> None:

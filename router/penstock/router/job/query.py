@@ -69,8 +69,8 @@ class BatchSpans:
         """Around the delivery of a batch.
 
         Args:
-            records: That were read, or 0 where there is nothing but Penstock's own spans.
-            reading_ns: How long that took.
+            records: Number of records read, or 0 where there are only Penstock's own spans.
+            reading_ns: Nanoseconds of the read.
         """
         tracer = self._tracer
         whole = None
@@ -99,7 +99,7 @@ class _Received:
     """A batch as it was read; of a sink that writes in tasks, it is written already.
 
     Attributes:
-        records: That routes lead to the sink.
+        records: Records that routes lead to the sink.
         lost: Offsets that were passed over.
         holds_others: Whether there are others than Penstock's own spans.
         deliver: Brings them where they belong, or commits what is written.
@@ -145,10 +145,10 @@ class SinkQuery:
     Args:
         job: The job.
         sink: The sink, open.
-        context: What the sink got.
-        starting: Where it begins what it has not read yet.
+        context: Context of the sink.
+        starting: Offsets at which it begins partitions that it has not read yet.
         sharing: Options of the source, by which it reads together with the other sinks.
-        budget: Of the heap, which the sinks of a job have in common; None: a separate one.
+        budget: Heap budget, which the sinks of a job share; None: a separate one.
         routed: Makes of the log what a sink gets, of the columns named.
     """
 

@@ -52,7 +52,7 @@ class RouteSteps:
     """The steps on the way to one sink; they can be pickled, unless `remembers`.
 
     Args:
-        columns: That the sink gets.
+        columns: Columns for the sink.
         gets_every: Whether it gets every column, those that transforms add, too.
         chains: Transforms, by the number of their route.
         sends_malformed_to_dlq: Whether rows that are no records are dead letters.
@@ -212,11 +212,11 @@ class RouteTask:
     """One task of a batch; it can be pickled.
 
     Attributes:
-        unpacking: Of the rows.
+        unpacking: Description of how to unpack the rows.
         steps: On the way to the sink.
         writer: The sink's.
         batch: The batch's number.
-        own_subjects: Of Penstock's own spans; None: nobody asks.
+        own_subjects: Subjects of Penstock's own spans; None: nothing is compared.
     """
 
     unpacking: Unpacking

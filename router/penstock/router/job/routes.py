@@ -160,7 +160,7 @@ class Routed:
     Args:
         job: The job.
         sink: The sink's name.
-        columns: Of the view `records`, and `ROUTE_COLUMN` where that is wanted.
+        columns: Columns of the view `records`, and `ROUTE_COLUMN` where that is wanted.
 
     Attributes:
         unpacking: Makes the rows of what `frame` was collected to, or a part of it.

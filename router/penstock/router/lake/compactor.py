@@ -59,9 +59,9 @@ class Compactor:
 
     Args:
         store: The lake.
-        policy: What is done when.
+        policy: Rules of merging and removal.
         clock: Time.
-        compression: Of merged files.
+        compression: Compression of merged files.
         is_stopping: Asked between steps.
     """
 

@@ -31,8 +31,8 @@ class LakeIndex:
 
     Args:
         store: The lake.
-        remembers: What it has read of a plan it does not read again. For a pass under the lease: by
-            the time that a plan's name may come again, such an index has to be no more.
+        remembers: Whether a plan that was read is cached. For a pass under the lease: by the time
+            that a plan's name may come again, such an index has to be gone.
     """
 
     def __init__(self, store: LakeStore, *, remembers: bool = False) -> None:

@@ -43,10 +43,10 @@ class StreamTotal:
     """The rows of one.
 
     Attributes:
-        rows: How many there are.
+        rows: Number of rows.
         first: The lowest offset.
         last: The highest one.
-        files: How many have some.
+        files: Number of files with such rows.
     """
 
     rows: int = 0

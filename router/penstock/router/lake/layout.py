@@ -78,7 +78,7 @@ class LakeFile:
     Attributes:
         path: Relative to the lake.
         size: In bytes.
-        modified_ns: When it was last written, as the storage says; Unix time.
+        modified_ns: Unix time of the last write, by the storage.
     """
 
     path: str

@@ -45,10 +45,10 @@ def write_merged(
 
     Args:
         sources: Open files.
-        schema: What `unified_schema` says of them.
-        source: What their rows are.
-        file: Where it is written.
-        compression: Of its pages.
+        schema: Schema of `unified_schema`.
+        source: Records of the file.
+        file: File to write to.
+        compression: Compression of its pages.
 
     Returns:
         How many rows it has.

@@ -36,7 +36,7 @@ class MergedRows:
         """Cancel what would merge these files, or others with records of theirs, if it can be.
 
         Args:
-            paths: Of files that are about to be published or removed.
+            paths: Paths of files that are about to be published or removed.
         """
         undecided = [it for it in self._plans if it.decision is None]
         if not undecided:
@@ -56,8 +56,8 @@ class MergedRows:
         """The rows that no merged file has.
 
         Args:
-            path: Of the file that they would be published as.
-            rows: With the columns of the file; of one partition of the log.
+            path: Path of the file that they would be published as.
+            rows: Rows with the columns of the file, of one partition of the log.
         """
         wanted = self._named(path)
         if wanted is None or not rows.num_rows:

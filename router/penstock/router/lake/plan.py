@@ -55,7 +55,7 @@ class Plan:
 
     Attributes:
         id: Its name. It tells sources from others of the same names.
-        directory: Where they are.
+        directory: Directory of the files.
         sources: Those files.
         merges: Whether one replaces them; else they are past their retention.
     """
@@ -96,10 +96,10 @@ class PlanState:
 
     Attributes:
         plan: It.
-        created_ns: When it was written down, of the creating process's clock; Unix time.
-        decision: What was decided; None: nothing yet.
-        decided_ns: When, of the deciding process's clock; Unix time.
-        shown_ns: When it was shown, likewise; None: it is not.
+        created_ns: Unix time of its creation, by the creating process's clock.
+        decision: The decision; None: there is none yet.
+        decided_ns: Unix time of the decision, by the deciding process's clock.
+        shown_ns: Unix time when it was shown, likewise; None: it is not.
     """
 
     plan: Plan
@@ -117,7 +117,7 @@ class Snapshot:
         files: Those that readers by listing see, by path.
         hidden: Paths of merged files that are not shown, or still kept.
         plans: All that are not forgotten.
-        sources: What the files hold, of those of which that is known.
+        sources: Records of those files for which they are known.
     """
 
     files: Mapping[str, LakeFile]
@@ -232,7 +232,7 @@ def live_files(files: Iterable[str], plans: Iterable[PlanState]) -> list[str]:
 
     Args:
         files: Those that a listing found.
-        plans: As they were read before that listing and after it.
+        plans: Plans read before that listing and after it.
     """
     found = set(files)
     for state in plans:

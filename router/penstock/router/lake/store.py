@@ -42,7 +42,7 @@ class LakeStore(Protocol):
     """A lake's files; paths are relative to it. Errors are those of `Objects`.
 
     Attributes:
-        url: Where it is, for people.
+        url: URL of the lake, for people.
         has_owner: Whether sinks' files have JOB.SINK in their names.
     """
 
@@ -389,10 +389,10 @@ class S3Lake(S3Objects):
         """Nothing is connected yet.
 
         Args:
-            config: Where it is.
-            location: What messages call it.
-            storage_class: Of merged files.
-            headers: That go with them.
+            config: Location of the lake.
+            location: Name in messages.
+            storage_class: Storage class of merged files.
+            headers: Headers of merged files.
         """
         super().__init__(config, location=location, headers=headers)
         self._class = {} if storage_class == "STANDARD" else {"StorageClass": storage_class}
@@ -497,7 +497,7 @@ def open_lake(place: str, *, endpoint: str | None = None, region: str | None = N
     Args:
         place: A directory, `hdfs://…` or `s3://BUCKET/PATH`.
         endpoint: The address of an S3 that is not Amazon's.
-        region: Of S3.
+        region: Region of S3.
 
     Raises:
         ConfigError: There is no such directory, or the name is none of these.

@@ -217,9 +217,9 @@ class BatchSizes:
     """Those of one stream's batches, one after the other.
 
     Attributes:
-        max_bytes: Of a batch, about; None: it is not bounded, and nobody is asked.
-        task_bytes: Of what one task reads, likewise.
-        subject: Of the records that are read.
+        max_bytes: Approximate maximum bytes of a batch; None: unlimited, and nothing is sampled.
+        task_bytes: Approximate maximum bytes of one task.
+        subject: Subject of the records that are read.
         measures: Whether every frame is measured.
     """
 

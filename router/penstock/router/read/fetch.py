@@ -84,8 +84,8 @@ def fetch(
     what of it is damaged and what lies behind, or reads it from a disk that gives it now.
 
     Args:
-        client: Of logd.
-        span: That is read.
+        client: Client of logd.
+        span: Span to be read.
         offset: In it.
         epoch: Under which the record before was read; None: not known.
         subject: A filter; None: all.
@@ -130,7 +130,7 @@ def kept_until(client: LogClient, span: Span) -> int:
     """The end of what the log still has of the records before a span's end.
 
     Args:
-        client: Of logd.
+        client: Client of logd.
         span: Its `planned_epoch` is that of the leader when these records were there.
 
     Raises:

@@ -88,14 +88,14 @@ class LogdReader:
         server: Address of logd's fetch endpoint.
         retry_timeout_s: Seconds to wait for an unreachable logd before giving up; and for one that
             does not let this reader in, for tokens and permissions are renewed.
-        clock: For the waiting.
-        access: How it authenticates.
+        clock: Clock of waits.
+        access: Credentials of the client.
         rack: Records are read from a replica in sync that does not lead, in this rack if there is
             one and it is not empty; None: from the leader.
         clients: Make its connections.
 
     Attributes:
-        lost: How many offsets `rows` has passed over, for they are gone or damaged.
+        lost: Number of offsets that `rows` has skipped, for they are gone or damaged.
         cutter: Makes what says where pieces begin.
         news: Waits for new records.
     """
@@ -170,7 +170,7 @@ class LogdReader:
         """The end of what the log still has of the records before a span's end, since it was so.
 
         Args:
-            span: With `planned_epoch`, under which they were there.
+            span: Span with `planned_epoch`, the epoch in which its records existed.
             patiently: Whether logd is waited for.
 
         Raises:
@@ -274,8 +274,8 @@ class LogdReader:
         """See how large records are, as `RecordSizes.ask` says.
 
         Args:
-            looks: Where.
-            subject: Of the records that are read.
+            looks: Positions to sample.
+            subject: Subject of the records that are read.
             patiently: Whether logd is waited for if need be, as long as it tells of one at a time.
             found: Told what was found.
 

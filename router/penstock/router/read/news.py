@@ -49,7 +49,7 @@ class News:
         Args:
             ends: The offset of the next record, by partition.
             seconds: At most a minute.
-            subject: Of the records that may be read; others may end the wait, too.
+            subject: Subject of the readable records; others may end the wait, too.
             is_useless: Asked once a second; ends the wait.
         """
         if not 0 < len(ends) <= PARTITIONS_MAX:

@@ -24,7 +24,7 @@ class Times:
     Attributes:
         every: Milliseconds since 1970 UTC for all partitions; None: only those in `each`.
         each: Milliseconds by partition.
-        strategy: What to do where there is no such record.
+        strategy: Action where there is no such record.
     """
 
     every: int | None = None

@@ -56,9 +56,9 @@ class Offsets:
 
     Attributes:
         next: The next offset to read, by partition.
-        stream_ids: By stream; a stream given by a user's JSON has none.
+        stream_ids: Stream ids by stream; a stream in a user's JSON has none.
         epochs: Leader epochs by partition, where they are known.
-        generations: By partition that was truncated below what was read of it.
+        generations: Generations of partitions that were truncated below what was read of them.
     """
 
     next: Mapping[StreamPartition, int]
@@ -110,9 +110,9 @@ class Span:
     """Records of one partition that one task reads: `start` inclusive, `end` exclusive.
 
     Attributes:
-        stream_id: Of the stream; empty: any.
-        epoch: Of the leader when the record before `start` was read; None: not known.
-        planned_epoch: Of the leader when it was known that there are these records; likewise.
+        stream_id: Id of the stream; empty: any.
+        epoch: Epoch of the leader when the record before `start` was read; None: unknown.
+        planned_epoch: Epoch of the leader when these records were known to exist; None: unknown.
     """
 
     stream: str
@@ -247,8 +247,8 @@ def within_bytes(
     first one advances however large its record is.
 
     Args:
-        start: Where the batch begins.
-        end: Where it would end.
+        start: First offsets of the batch.
+        end: Ends of the batch without the limit.
         sizes: Bytes of an offset, of each partition that has some in the batch.
         max_bytes: The bound, 1 at least.
         order: Partitions that go first, where not all can; the others follow by name.
@@ -297,7 +297,7 @@ def within_measured_bytes(
     gives no further one.
 
     Args:
-        start: Where the batch begins, of each partition that has frames.
+        start: First offsets of the batch, for each partition that has frames.
         frames: Those of each partition, one behind the other.
         max_bytes: The bound.
         order: Partitions that go first; the others follow by name.

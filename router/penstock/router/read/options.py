@@ -194,7 +194,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
     """Check the options of the data source.
 
     Args:
-        options: By name, in any case.
+        options: Options by name, in any case.
         streaming: Whether for a stream or a batch; None: not known yet.
 
     Raises:

@@ -73,9 +73,9 @@ class RecordSizes:
         """Look, and tell what is found of each.
 
         Args:
-            looks: Where.
-            subject: Of the records that are read. Others count as well, if they may be read: where
-                none matches here, many may further on.
+            looks: Positions to sample.
+            subject: Subject of the records that are read. Others count as well, if they may be
+                read: where none matches here, many may further on.
             found: Told.
 
         Raises:

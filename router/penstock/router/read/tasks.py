@@ -77,12 +77,12 @@ def plan(
 
     Args:
         spans: One a partition.
-        readable: What there is of partitions.
-        options: Of the source; with `planIn` the plan is written there, and a batch that comes
-            again is divided as it is written.
-        sizes: Of the batch.
-        log: To ask for them.
-        ends: Where the batch ends, by partition.
+        readable: Readable offsets of partitions.
+        options: Options of the source; with `planIn` the plan is written there, and a repeated
+            batch is divided as it is written.
+        sizes: Sizes of the batch.
+        log: Log to sample.
+        ends: Ends of the batch, by partition.
 
     Raises:
         DataLossError: Records of it are gone, and that is not accepted.

@@ -33,9 +33,9 @@ def append_audit(directory: Path, clock: BlockingClock, what: str, **about: Any)
     """Write a line.
 
     Args:
-        directory: Of the job's dead letters.
-        clock: For the time.
-        what: What was done.
+        directory: Directory of the job's dead letters.
+        clock: The clock.
+        what: Action of the entry.
         about: More about it.
 
     Raises:
@@ -79,12 +79,12 @@ def audited(
     """Write down that somebody asks for a replay from the command line, and how it ended.
 
     Args:
-        directory: Of the job's dead letters.
-        clock: For the time.
-        progress: Of the replay, which runs within the block.
+        directory: Directory of the job's dead letters.
+        clock: The clock.
+        progress: Progress of the replay, which runs within the block.
         stop: Set where somebody stopped it.
         kind: Before the word for what was done.
-        about: What was asked for.
+        about: Description of the request.
 
     Raises:
         UnavailableError: It cannot be written; where that is so before, nothing is done.

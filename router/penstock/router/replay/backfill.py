@@ -50,7 +50,7 @@ def range_of(
 
     Args:
         log: Knows which offset a time has.
-        readable: What is there of each partition.
+        readable: Readable offsets of each partition.
         begin: A position as `POSITION` makes it.
         end: Another one; None: as far as the sink has come.
         stream: Only this one's records; None: those of all.
@@ -90,8 +90,8 @@ def backfill(
     Args:
         run: The run.
         sink: Its name.
-        first: Where to begin, of every partition.
-        upto: Where to end; None is as far as the sink has come.
+        first: First offset of every partition.
+        upto: End of the range; None: as far as the sink has come.
         tell: Takes a line for each batch.
 
     Returns:

@@ -42,10 +42,10 @@ def chunks(
     beyond it: a part of a batch would be another batch to the destination. The rest is cut again.
 
     Args:
-        first: Where the range begins, of every partition.
-        last: Where it ends.
-        known: As `known_ends` has them.
-        end_of: Where chunks end whose batches are not known.
+        first: First offset of the range, of every partition.
+        last: End of the range.
+        known: Ends of `known_ends`.
+        end_of: Function that returns the ends of unknown batches.
     """
     if not known:
         yield from _cut(first, last, end_of)
@@ -109,7 +109,7 @@ def known_ends(
     Args:
         ends: The position after each known batch, in order, all of one id of their streams; the
             first may be where the first batch began.
-        begun: Where the job began each partition that it reads; others begin at 0.
+        begun: First offset of the job in each partition that it reads; others begin at 0.
         places: The requested partitions.
     """
     places = tuple(places)

@@ -67,15 +67,15 @@ class BoundedRun:
         config: The job.
         spark: The session.
         state: The log at the beginning.
-        dead_letters: Where dead letters go beside their files.
+        dead_letters: Publisher of dead letters beside their files.
         clock: Time.
         home: The job's checkpoints, where the run may write to its sinks.
 
     Attributes:
         stop: Ends it, set by its owner; sinks that wait give up.
-        progress: Of a replay.
-        budget: What the heap has room for, where a job's queries share the session; None: the run
-            has it for itself.
+        progress: Progress of a replay.
+        budget: Heap budget, where a job's queries share the session; None: the run has the heap
+            alone.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ def replay_dead_letters(
 
     Args:
         run: The run.
-        files: Which.
+        files: Files to replay.
         sink: The target; without it, the sink that refused them.
         tell: Takes a line for each batch of files.
 

@@ -59,7 +59,7 @@ class Progress:
 
         Args:
             routed: Records that routes led to the sink.
-            before: What the meter had counted until then.
+            before: Counts of the meter until then.
         """
         more = self.meter.counted() - before
         refused = more["dead_letters"]
@@ -102,10 +102,10 @@ class Unfinished:
     """A replay of a range that was begun.
 
     Attributes:
-        first: Where the range begins.
-        done: How far it is.
-        last: Where it ends.
-        batches: That were delivered.
+        first: First offsets of the range.
+        done: Offsets after the last delivered batch.
+        last: End of the range.
+        batches: Number of delivered batches.
     """
 
     first: Offsets

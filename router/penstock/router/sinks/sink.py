@@ -44,9 +44,9 @@ class Guarantee:
     """A sink's promise.
 
     Attributes:
-        level: How often a record is there.
-        how: By what; part of a sentence, for people.
-        within: For effectively once, how far the promise reaches: a time, a number, a condition.
+        level: Number of copies of a record.
+        how: Means of the guarantee; part of a sentence, for people.
+        within: Reach of an effectively-once guarantee: a time, a number, a condition.
     """
 
     level: Replay
@@ -239,10 +239,10 @@ class Preview:
     """One request, or file, as a sink would write it.
 
     Attributes:
-        target: Where it would go: method and URL, file, statement; without secrets.
-        records: How many records it holds.
-        body: What would be sent, decoded for people where it is not text.
-        headers: What travels beside the body; values of secrets are hidden.
+        target: Destination: method and URL, file, statement; without secrets.
+        records: Number of its records.
+        body: Body, decoded for people where it is not text.
+        headers: Headers beside the body; values of secrets are hidden.
     """
 
     target: str
@@ -407,7 +407,7 @@ class TaskSink(Sink):
         """Make what the writers of the batch have written last, and seen.
 
         Args:
-            results: What each `Writer.close` returned; each row of the batch is in one of them.
+            results: Results of `Writer.close`; each row of the batch is in one of them.
         """
 
     @override

@@ -76,7 +76,7 @@ class ByteSemaphore:
         """Wait until so many bytes are free, and every batch has gone that came before.
 
         Args:
-            size: Of the batch.
+            size: Bytes of the batch.
             is_stopping: Asked again and again; whether the batch is not wanted any more.
 
         Returns:
@@ -135,8 +135,8 @@ class HeapBudget:
         """Within the block, so many bytes of records may be in the heap.
 
         Args:
-            size: Of a batch; None: nobody knows, and it goes alone.
-            is_stopping: As of `ByteSemaphore.acquire`.
+            size: Bytes of a batch; None: unknown, and it goes alone.
+            is_stopping: The same as in `ByteSemaphore.acquire`.
 
         Raises:
             StoppedError: Likewise.

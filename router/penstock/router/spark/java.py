@@ -39,9 +39,9 @@ class Java:
     """A Java that Spark can use.
 
     Attributes:
-        home: For `JAVA_HOME`.
+        home: Value of `JAVA_HOME`.
         major: Its version.
-        origin: Where it was found, for people.
+        origin: Place where it was found, for people.
     """
 
     home: Path
@@ -67,7 +67,7 @@ def find_java(
     """Find a Java of version 17 or newer.
 
     Args:
-        work_dir: Where a wrapper may be written.
+        work_dir: Directory in which a wrapper may be written.
         environ: The environment; the process's own by default.
         bundled: Finds the one that comes as a package.
 

@@ -49,7 +49,7 @@ def raw(
 
     Args:
         spark: The session; the data source is registered with it.
-        options: Of the data source.
+        options: Options of the data source.
         columns: Those wanted; None: all.
         where: A condition in Spark SQL, on any columns; None: every row.
         streaming: Whether for a stream or a batch.

@@ -60,7 +60,7 @@ class OnlyFrom:
     the JVM tells it.
 
     Args:
-        pid: Of the process.
+        pid: Id of the process.
     """
 
     def __init__(self, pid: int) -> None:
@@ -104,7 +104,8 @@ def unix_sockets(directory: Path) -> dict[str, str]:
     A port would ask for a secret, but start a process for every client that connects.
 
     Args:
-        directory: Of this user alone is made below it; elsewhere, where its name is too long.
+        directory: Directory below which a private one is made; elsewhere, where its name is too
+            long.
     """
     place = directory / "python"
     if len(os.fsencode(place)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES_MAX:
@@ -139,7 +140,7 @@ def worker_python(
     """A program that is this Python, and leaves Spark's entries of PYTHONPATH out.
 
     Args:
-        work_dir: Where it is written.
+        work_dir: Directory in which it is written.
         environ: The driver's environment; the process's own by default.
         python: The driver's Python.
 
@@ -304,11 +305,11 @@ class Session:
         Args:
             name: Shown in Spark's UI.
             config: The job's part about Spark.
-            work_dir: For Spark's log and temporary files; it is emptied of the latter.
+            work_dir: Directory of Spark's log and temporary files; it is emptied of the latter.
             lock: A file descriptor that the JVM keeps open as long as it lives.
             jvm_options: Options besides those of every session; by default, that it uses the
                 archive of classes where there is one.
-            exit_timeout_s: How long the JVM may take to end.
+            exit_timeout_s: Maximum seconds in which the JVM ends.
 
         Raises:
             ConfigError: The file of the cluster's secret cannot be used.

@@ -39,7 +39,7 @@ def run_in_tasks(
     Args:
         frame: Its rows come in the order that it gives them.
         task: Can be pickled, as what it returns can.
-        directory: For the files, of this user alone; two calls at a time need two.
+        directory: Private directory of the files; two calls at a time need two.
 
     Raises:
         pyspark.errors.PySparkException: A task failed.

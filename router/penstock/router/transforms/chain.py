@@ -40,10 +40,10 @@ class Chain:
     """A route's steps, ready to use.
 
     Args:
-        steps: As the job file has them.
+        steps: Steps of the job file.
         state_dir: A directory of the route's and sink's own, for what steps remember.
-        key_path: Where the steps stand in the job file, for errors.
-        stream_id: As `SinkContext.stream_id`.
+        key_path: Key of the steps in the job file, for errors.
+        stream_id: The same as `SinkContext.stream_id`.
         again: Rows were delivered before.
 
     Raises:

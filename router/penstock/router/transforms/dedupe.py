@@ -85,9 +85,9 @@ class LeftOut:
     """The notes of one route of one sink.
 
     Args:
-        directory: Of the route's `dedupe`.
-        stream_id: As `SinkContext.stream_id`.
-        max_bytes: Of the file, about.
+        directory: Directory of the route's `dedupe`.
+        stream_id: The same as `SinkContext.stream_id`.
+        max_bytes: Approximate maximum bytes of the file.
     """
 
     def __init__(self, directory: Path, stream_id: StreamId, *, max_bytes: int = BYTES_MAX) -> None:
@@ -169,9 +169,9 @@ class Seen:
     """The ids that one route of one sink has seen.
 
     Args:
-        settings: Of the step.
-        directory: Of the route's and sink's own.
-        stream_id: As `SinkContext.stream_id`.
+        settings: Settings of the step.
+        directory: Directory of this route and sink.
+        stream_id: The same as `SinkContext.stream_id`.
         again: Rows were delivered before.
     """
 

@@ -31,7 +31,7 @@ class Field:
     """One field.
 
     Attributes:
-        name: As the job file has it.
+        name: Name in the job file.
         path: Keys from the record's root to the value.
         column: Its typed column, if it has one.
         type: The neutral type of that column; `string` for members.

@@ -30,7 +30,7 @@ class Bound:
     """An immutable binding.
 
     Attributes:
-        context: With the wire's keys (``user.id``).
+        context: Context with the wire's keys (``user.id``).
         attributes: Clean, and encodable.
     """
 

@@ -97,19 +97,19 @@ class Emitter:
     """Takes lines and brings them to the collector, or to a stream when there is no socket.
 
     Args:
-        resource: Who emits; goes into each batch's header. ``service.instance.id`` is replaced in
-            a forked child.
+        resource: Resource that emits; goes into each batch's header. ``service.instance.id`` is
+            replaced in a forked child.
         socket_path: The collector's Unix socket. It need not exist yet.
-        descriptor: Where lines go without a socket; 1 is standard output.
+        descriptor: File descriptor of lines without a socket; 1 is standard output.
         link: Another way out than these two.
         limits: Bounds and times.
-        scrubber: What becomes of sensitive values. By default the specs' actions, with the key of
-            PENSTOCK_HASH_KEY; without one, pseudonyms go on as they are.
+        scrubber: Treatment of sensitive values. By default the specs' actions, with the key of
+            PENSTOCK_HASH_KEY; without one, pseudonyms go on unchanged.
         sampling: The share of traces whose logs and spans are kept, above 0 and up to 1. Errors,
             metrics, events, audit and what belongs to no trace are always kept.
         machine_facts: Whether records carry what the machine is doing.
-        spill_dir: Where audit records wait for the collector, in their own journal. Without,
-            they share the queue, and are the last to be dropped.
+        spill_dir: Directory in which audit records wait for the collector, in their own journal.
+            Without, they share the queue, and are the last to be dropped.
         encode: Makes what `link` takes for a log record's line.
 
     Raises:

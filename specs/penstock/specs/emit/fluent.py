@@ -54,7 +54,7 @@ class FluentHandler(SpecHandler):
     and the attributes by their own names.
 
     Args:
-        tag: What the agent routes by.
+        tag: Tag by which the agent routes.
         host: The agent's; it is resolved with every connection.
         port: The agent's.
         path: Its Unix socket, in the place of host and port.

@@ -86,7 +86,7 @@ class Attachment:
     before the record reaches any.
 
     Attributes:
-        reattached: How often the handler had been taken away.
+        reattached: Number of times that the handler had been removed.
     """
 
     def __init__(self) -> None:

@@ -108,7 +108,7 @@ class LogLines:
             fields: Become attributes, over those that are bound.
             scope: The logger's name; whatever it is, its text.
             error: Added as ``exception.*``.
-            time_unix_nano: When it was said; now, if None.
+            time_unix_nano: Unix time of the record; now, if None.
         """
         now = clock.unix_ns() if time_unix_nano is None else time_unix_nano
         common = self._common_at(now)

@@ -334,8 +334,8 @@ class Detectors:
         """Each sensitive part of a text in UTF-8, in order; none overlaps another.
 
         Args:
-            text: Where to look.
-            plainly: With Python's own expressions.
+            text: Text to search.
+            plainly: Whether to search with Python's own expressions.
         """
         enabled = self.enabled & _signs(text) if plainly else self.enabled
         matches, position, after = _Matches(_text_search(enabled, plainly), text), 0, 0

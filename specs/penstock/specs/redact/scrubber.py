@@ -65,8 +65,8 @@ class Plan:
     """The declarations of a spec.
 
     Attributes:
-        steps: For each group of fields that the record holds (``context``, ``attributes``,
-            ``actor``, …; empty for the root): key to marker, without those that are kept.
+        steps: Marker by key, without those that are kept, for each group of fields that the record
+            holds (``context``, ``attributes``, ``actor``, …; empty for the root).
         declared: Attributes that the spec has; the detectors leave them alone.
         keys: Those that `steps` has, and those of what has its own attributes, as in a line.
     """
@@ -80,18 +80,18 @@ class Scrubber:
     """Applies the actions to records in their wire form.
 
     Args:
-        key: What pseudonyms are made with.
-        keyless: What is done with a value to hash when there is no `key`: ``redact`` it, ``keep``
-            it, or ``defer``: keep what the context says for the collector to hash, which knows its
-            fields, and redact a spec's own, which the collector may not know.
+        key: Key of pseudonyms.
+        keyless: Treatment of a value to hash when there is no `key`: ``redact`` it, ``keep`` it, or
+            ``defer``: keep what the context says for the collector to hash, which knows its fields,
+            and redact a spec's own, which the collector may not know.
         values: Whether undeclared attributes and free text are searched for sensitive values, too;
             undeclared attributes are always classified by their names.
         actions: Other actions than the specs' for some fields: path with dots to action, as in
             ``{"context.user.email": "hash"}``; also for any attribute, ``attributes.KEY``.
-        detectors: What is looked for besides what the specs declare.
+        detectors: Detectors besides what the specs declare.
 
     Attributes:
-        found: What the detectors found, by their names. Who reads it may clear it.
+        found: Number of findings by detector. A reader may clear it.
         keyless: Values that were redacted because there is no key, by their fields' names.
     """
 

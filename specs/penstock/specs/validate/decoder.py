@@ -211,7 +211,7 @@ class Decoder:
         flat: Positions of fields that are Structs of scalars.
         nested: Positions of others that hold keys themselves, and what counts these.
         ids: Picks the values that must be hex digits; their length is checked already.
-        rules: What must hold between fields.
+        rules: Rules between fields.
         severity: The record's severity number.
         own: A specialised spec's own fields, as a Struct to convert its attributes to.
     """

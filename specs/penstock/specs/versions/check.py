@@ -140,8 +140,8 @@ def check(
 
     Args:
         models: The working tree's, by schema id.
-        published: From `penstock.specs.versions.registry.read`.
-        contracts: What consumers need.
+        published: Versions of `penstock.specs.versions.registry.read`.
+        contracts: Contracts of consumers.
     """
     found: list[Finding] = []
     for spec, model in sorted(models.items()):

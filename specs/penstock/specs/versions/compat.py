@@ -43,7 +43,7 @@ class Break:
     Attributes:
         field: Path with dots; ``[]`` is a list's item, ``*`` a map's value.
         rule: JSON Schema's keyword, or one of ours: ``enum``, ``open``, ``sensitivity``.
-        detail: What the writer may do and the reader does not allow.
+        detail: Value that the writer may write and the reader does not allow.
     """
 
     field: str

@@ -86,7 +86,7 @@ def caller_bound(headers: Mapping[str, str], *, baggage: bool) -> Iterator[None]
     A framework that traces the request itself has seen to the trace.
 
     Args:
-        headers: With lower-case names.
+        headers: Headers with lower-case names.
         baggage: Whether to believe what the caller says of user, account, request and session. Its
             request becomes ``request.parent_id``. Needs OpenTelemetry.
     """
@@ -140,7 +140,7 @@ class Request:
         attributes: OpenTelemetry's, as in ``http.request.method``.
         status: The answer's status; None without an answer.
         failed: Whether that status is the server's fault.
-        is_answered: What is raised is only how the handler gives its answer.
+        is_answered: Whether an exception is only how the handler gives its answer.
         complete: Called when it was handled, for what is known only then, such as its route.
     """
 
@@ -176,7 +176,7 @@ def handling(
 
     Args:
         request: Filled in by the block.
-        headers: With lower-case names.
+        headers: Headers with lower-case names.
         options: The server's.
         context: Bound, as `bind` takes it.
     """

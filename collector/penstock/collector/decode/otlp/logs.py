@@ -143,7 +143,7 @@ def map_logs(
     Args:
         body: The request, encoded.
         default: The resource of records that come without one.
-        now_ns: When it was received.
+        now_ns: Arrival time.
         note: Told what was not understood or is lost, and how often.
         check: The validator, asked for the first record of each shape.
 

@@ -52,7 +52,7 @@ class Signal:
         service: Full name of the gRPC service; its method is ``Export``.
         elements: The request's only field: resources with what they emitted.
         rejected: The partial success's field that counts what was not taken.
-        members: What is counted, for people.
+        members: Name of the counted items, for people.
     """
 
     name: str
@@ -146,8 +146,8 @@ def encode_status(
     Args:
         encoding: The request's.
         code: The gRPC status code.
-        message: What is wrong, and what to do.
-        retry_after_s: When sending it again can help; None when it never can.
+        message: Description of the error, and the fix.
+        retry_after_s: Seconds after which a retry may succeed; None: never.
     """
     message = message[:_ERROR_CHARACTERS_MAX]
     retry = error_details_pb2.RetryInfo()

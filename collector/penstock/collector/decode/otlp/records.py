@@ -57,7 +57,7 @@ def map_element(
     Args:
         element: An element of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
         default: The resource when the element has none.
-        now_ns: When it was received.
+        now_ns: Arrival time.
         note: Counts attributes of the resource that are beyond its bounds, though the resource says
             so itself, exemplars that are beyond a record's, and records whose level is unknown.
 

@@ -29,7 +29,7 @@ class BulkItem:
         action: Its name.
         index: The index that it names.
         identity: The document's id: the sender's, or one that is made.
-        record: Which of the request's records it is; None where it is none.
+        record: Index of its record in the request; None where it has none.
         error: Why it is none: a type of Elasticsearch's, and the reason.
     """
 

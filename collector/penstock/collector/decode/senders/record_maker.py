@@ -56,10 +56,10 @@ class RecordMaker:
 
     Args:
         resource: The collector's defaults.
-        now_ns: When the request was received.
+        now_ns: Arrival time of the request.
 
     Attributes:
-        notes: What was not understood or has no place, by reason; the records are kept.
+        notes: Count of what was not understood or has no place, by reason; the records are kept.
     """
 
     def __init__(self, resource: Mapping[str, Any], now_ns: int) -> None:
@@ -95,8 +95,8 @@ class RecordMaker:
 
         Args:
             fields: The event's keys and values.
-            resource: Who emitted it.
-            about: What the protocol says of it. A level in the event is better.
+            resource: Resource that emitted it.
+            about: Facts that the protocol sends beside it. A level in the event takes precedence.
             is_line: A time in the event is better, too, as its sender only saw the line.
         """
         if about.level and LEVELS.isdisjoint(fields):

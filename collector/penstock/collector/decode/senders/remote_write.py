@@ -160,9 +160,9 @@ class _Series:
     """A series of either version, read.
 
     Attributes:
-        labels: As sent.
+        labels: Labels of the request.
         kind: The metadata's number of its type; 0: unknown.
-        created_ms: When it began; 0: not said.
+        created_ms: Time of its creation; 0: not sent.
         exemplars: Their labels, values and times in milliseconds.
     """
 

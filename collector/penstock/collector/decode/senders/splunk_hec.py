@@ -49,7 +49,7 @@ class HecFormatError(RemoteProtocolError):
     """A request is not what it should be.
 
     Attributes:
-        code: What the sender is told.
+        code: Code in the answer to the sender.
         event: The first event that is wrong, from 0; None where none is.
     """
 

@@ -88,10 +88,10 @@ class Look:
     """One compressed file being looked at.
 
     Attributes:
-        since_ns: When it was first met as it is.
+        since_ns: Time when the file was first found unchanged.
         again: It could not be read; it is looked at again.
         is_logged: The operator knows that it cannot be read.
-        not_before_ns: When it may be looked at again.
+        not_before_ns: Time before which it is not looked at again.
     """
 
     path: Path
@@ -284,7 +284,7 @@ class Search:
         note: Counts something of the source.
         complain: Says once that something cannot be read.
         log: A structlog logger.
-        descriptors: What files may be open at once.
+        descriptors: Budget of open files.
     """
 
     def __init__(
@@ -513,7 +513,7 @@ class CompressedTail(Tail):
         stream: The whole content, from its beginning.
         length: Its bytes.
         stamp: The compressed file's stamp.
-        offset: How many of them were read, or passed over.
+        offset: Number of lines that were read, or skipped.
     """
 
     stream: Stream = field(kw_only=True)

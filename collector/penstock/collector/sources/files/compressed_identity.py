@@ -73,7 +73,7 @@ class Seen:
     Attributes:
         head: The first `HEAD_BYTES` bytes after decompression, or fewer.
         length: Bytes after decompression, so far.
-        modified_ns: When it was last written.
+        modified_ns: Time of the last write.
         fresh: It was met lately as it is.
         unreadable: It could not be opened or read, which may be put right.
         digests: Digests of the bytes between two positions that were asked for before.
@@ -123,8 +123,8 @@ def choose(
 
     Args:
         state: The state of the file that is gone.
-        found: What was seen of each.
-        fits: What each is, by the table.
+        found: Observations of each file.
+        fits: Identity of each file, by the table.
     """
     undecided = [path for path, one in fits.items() if one is Fit.UNDECIDED]
     if undecided:

@@ -26,9 +26,10 @@ class LineFragment:
 
     Attributes:
         stream: ``stdout``, ``stderr``, or empty.
-        time_ns: When it was written; None when the line does not say.
+        time_ns: Time when it was written; None when the line has none.
         is_partial: The line goes on in the next fragment of its stream.
-        attributes: What the runtime is configured to add: Docker's labels, variables and tag.
+        attributes: Attributes that the runtime is configured to add: Docker's labels, variables and
+            tag.
     """
 
     text: bytes

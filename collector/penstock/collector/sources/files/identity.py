@@ -53,7 +53,7 @@ class Found:
 
     Attributes:
         head: Its first `HEAD_BYTES` bytes or fewer.
-        marked: What it has where the known one is marked; empty when that was not looked at.
+        marked: Its bytes where the known file is marked; empty when those were not read.
     """
 
     device: int
@@ -69,10 +69,10 @@ class Mark:
 
     Attributes:
         size: Bytes that it had.
-        modified_ns: When it was last written by then.
-        end: Where the marked bytes end: at a position of the state, or how far the file had been
-            read when it was closed.
-        length: How many bytes before `end` are marked; at most `HEAD_BYTES`.
+        modified_ns: Time of the last write by then.
+        end: End of the marked bytes: a position of the state, or how far the file had been read
+            when it was closed.
+        length: Number of marked bytes before `end`; at most `HEAD_BYTES`.
         digest: Digest of these bytes, hex.
     """
 
@@ -125,7 +125,8 @@ class FileState:
     Attributes:
         head_hash: Hash of the first `head_length` bytes, hex.
         position: Everything before it is done; where reading starts again.
-        mark: What it, or a compressed copy, is known by besides; none from before 0060 had it.
+        mark: Mark by which it, or a compressed copy, is also known; states from before 0060 have
+            none.
     """
 
     source: str
@@ -148,7 +149,7 @@ class FileState:
 
         Args:
             found: A file of the same device and inode.
-            read: How far the file was read.
+            read: Position up to which the file was read.
             marked: Hash of what was there where `found.marked` is now.
         """
         assert (found.device, found.inode) == (self.device, self.inode)

@@ -46,11 +46,11 @@ class Pods:
     """The pods of one node.
 
     Args:
-        section: Who is asked, and how.
-        node: Whose pods; the configuration may name another.
+        section: Address and credentials of the API.
+        node: Node whose pods are read; the configuration may name another.
         source: The source's name, for messages.
         note: Counts something of the source.
-        clock: For waits.
+        clock: Clock of waits.
 
     Raises:
         ConfigError: A file of the configuration cannot be used.

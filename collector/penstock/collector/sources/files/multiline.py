@@ -66,8 +66,8 @@ class Joiner:
     """Joins the lines of one file.
 
     Args:
-        read: What is around each line.
-        boundaries: Which lines belong to one event; None: each line is one.
+        read: Reads what surrounds each line.
+        boundaries: Rules of which lines belong to one event; None: each line is one.
         bytes_max: Bound of an event; the rest is left out.
         held_bytes_max: Bound of everything that waits; beyond it nothing is waited for.
     """
@@ -99,9 +99,9 @@ class Joiner:
         """Add lines that follow one another.
 
         Args:
-            start: Where the first of them begins.
+            start: Position of the first of them.
             lines: The file's lines.
-            now_ns: When they were read.
+            now_ns: Time of the read.
 
         Returns:
             From where reading again meets all events returned, and the events.

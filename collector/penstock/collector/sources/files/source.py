@@ -70,7 +70,7 @@ class FileSource(Source):
     Args:
         save: Makes the checkpoint durable, with the generations begun since; whether it could.
         first_time: Nothing is known of this source: `start_at: end` applies.
-        descriptors: What files may be open at once.
+        descriptors: Budget of open files.
         node: This machine's name in Kubernetes, unless the section names another.
     """
 

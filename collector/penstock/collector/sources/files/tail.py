@@ -52,9 +52,9 @@ class Tail:
     """A file being read.
 
     Attributes:
-        joiner: What makes events of several lines; None when each line is one.
-        grew_ns: When something was read last.
-        orphaned_ns: When it was first seen at its end with no name of the source's any more.
+        joiner: Joiner of lines to events; None when each line is one.
+        grew_ns: Time of the last read that returned bytes.
+        orphaned_ns: Time when it was first seen at its end with no name of the source's any more.
         changed: Size and time of the last write, as its content was looked at last.
         before: The last bytes before the position that was read; at most `HEAD_BYTES`.
         marked: The range that the state's mark was taken of.
@@ -62,7 +62,7 @@ class Tail:
         set_aside: Its descriptor was closed for others; it is opened again when it is needed.
         catches_up_to: Bytes that the file had when it was opened: until they are read, later files
             of the same rotation wait.
-        ended: What became of the last line that began: what goes on with it ends with it.
+        ended: Treatment of the last line that began; its continuation is treated alike.
         reported: The position that the delivery knows.
     """
 

@@ -130,11 +130,11 @@ class Gathering(Generic[C]):
 
     Args:
         bytes_max: Bound of what waits; with more, nothing waits any longer.
-        wait_s: How long the first of them waits at most.
+        wait_s: Maximum seconds that the first of them waits.
 
     Attributes:
         size: Bytes that wait.
-        until_s: When they have waited long enough.
+        until_s: Time at which they have waited long enough.
     """
 
     bytes_max: int

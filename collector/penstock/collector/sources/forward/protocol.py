@@ -67,8 +67,8 @@ class Message:
         raw: Its bytes.
         count: Records in it, or 1 when its entries cannot be counted: what is undecodable is one
             record in quarantine.
-        chunk: What to acknowledge; None when the sender does not ask.
-        fragment: What its record is, when it has one alone that is a fragment of a line.
+        chunk: Chunk id to acknowledge; None when the sender wants no ack.
+        fragment: Fragment of a line, when the record is one alone.
     """
 
     raw: bytes
@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
     Attributes:
         time_ns: None when the sender gave none.
-        metadata: What Fluent Bit sends beside the record.
+        metadata: Metadata that Fluent Bit sends beside the record.
     """
 
     tag: str
@@ -428,10 +428,10 @@ class Handshake:
     """One connection's handshake.
 
     Args:
-        secrets: What the sender must know.
+        secrets: Secrets that the sender must know.
         host: Our name. Senders refuse one that is their own host's.
         nonce: `NONCE_BYTES` of randomness.
-        auth_salt: As many, for passwords.
+        auth_salt: Random bytes for the digest of passwords.
     """
 
     def __init__(self, secrets: Secrets, host: str, *, nonce: bytes, auth_salt: bytes) -> None:

@@ -22,9 +22,9 @@ async def get(
     Args:
         url: ``http`` or ``https``; credentials in it are not used.
         headers: Besides `host` and what concerns the connection.
-        timeout_s: For everything.
+        timeout_s: Maximum seconds of the request.
         body_bytes_max: Bound of the body, before and after decompression.
-        context: For ``https``.
+        context: TLS context of ``https``.
 
     Raises:
         RemoteProtocolError: The answer is not HTTP, or becomes too large.

@@ -150,9 +150,9 @@ class Refusal(Exception):  # noqa: N818 - an answer, no error of ours
     """A request of which nothing is kept.
 
     Attributes:
-        status: Of HTTP.
-        message: What is wrong, and what to change.
-        headers: Of the answer.
+        status: Status code of HTTP.
+        message: Description of the error, and the fix.
+        headers: Headers of the answer.
     """
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
@@ -224,7 +224,7 @@ class HttpReceiver:
         route: Finds what answers a request.
         refuse: Writes what is refused.
         body_bytes_max: Bound of a request's body, before and after decompression.
-        auth: What senders must show; None: nothing.
+        auth: Authentication of senders; None: there is none.
         open_requests: Method and path of requests that need to show nothing.
     """
 

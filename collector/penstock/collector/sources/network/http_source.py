@@ -62,7 +62,7 @@ class HttpRequestSource(Source):
 
     Args:
         resource: The collector's, of records that bring none.
-        auth: What senders must show; None: nothing.
+        auth: Authentication of senders; None: there is none.
         open_requests: Method and path of requests that need to show nothing.
     """
 
@@ -124,8 +124,8 @@ class HttpRequestSource(Source):
 
         Args:
             lines: Makes the records when it is the request's turn.
-            charge: What the request holds.
-            notes: What `lines` does not understand, which is counted with the records.
+            charge: Charge of the request's bytes.
+            notes: Notes on what `lines` does not understand, counted with the records.
 
         Raises:
             Refusal: They are not, and nothing of them is kept.

@@ -48,7 +48,8 @@ class Listener:
         note: Counts something that is no record.
         descriptors: The process's, of which it has a share; None: only its own number bounds it.
         each: Descriptors that a connection takes.
-        unread_answer_s: How long an ended connection is kept for a peer that has answers to read.
+        unread_answer_s: Seconds that an ended connection is kept for a peer that has not read its
+            answers.
     """
 
     def __init__(  # noqa: PLR0913 - each bound of a connection
@@ -87,8 +88,8 @@ class Listener:
         """Listen on `HOST:PORT`.
 
         Args:
-            address: Where.
-            context: For TLS; None listens in clear.
+            address: Address to listen at.
+            context: TLS context; None: without TLS.
             key: The source's key that holds the address.
             reuse_port: Other processes of this user may listen there, too.
 

@@ -92,8 +92,8 @@ class RequestMapper:
 
         Args:
             lines: Makes the records; it is stopped once they exceed the bounds of one unit.
-            charge: What the request holds.
-            until_s: How long it waits for its turn, by the event loop's clock.
+            charge: Charge of the request's bytes.
+            until_s: Time until which it waits for its turn, by the event loop's clock.
         """
         now_s = asyncio.get_running_loop().time
         while await charge.share.settled(max(0.0, until_s - now_s())):

@@ -53,7 +53,7 @@ class OtlpHttp(HttpReceiver):
     Args:
         take: Makes a request's records durable, or says why not.
         body_bytes_max: Bound of a request's body, before and after decompression.
-        cors: Whose pages may send; None: nobody's.
+        cors: Origins whose pages may send; None: there are none.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ class Answer:
 
     Attributes:
         body: The encoded response, or the encoded status when the code is not OK.
-        message: What is wrong.
-        retry_after_s: When sending it again can help; None when it never can.
+        message: Description of the error.
+        retry_after_s: Seconds after which a retry may succeed; None: never.
     """
 
     code: Code

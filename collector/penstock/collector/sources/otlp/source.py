@@ -118,11 +118,11 @@ class OtlpSource(Source):
         """Answer one request, once it is durable or refused.
 
         Args:
-            signal: What it is of.
+            signal: Signal of the request.
             body: Its bytes.
             encoding: Theirs.
-            charge: What it holds.
-            until_s: How long it waits for its turn, by the event loop's clock.
+            charge: Charge of its bytes.
+            until_s: Time until which it waits for its turn, by the event loop's clock.
         """
         notes: Counter[str] = Counter()
 

@@ -59,7 +59,7 @@ class Window:
     Args:
         max_series: Series of one interval, with samples that are passed on, and gauges that are
             remembered; more are refused.
-        now_ns: When the first interval begins.
+        now_ns: Begin of the first interval.
     """
 
     def __init__(self, *, max_series: int, now_ns: int) -> None:

@@ -41,7 +41,7 @@ class Sample:
         values: Numbers; of a set its members instead, in `members`.
         relative: The gauge is changed by it, not set to it.
         rate: The share of events that were sent.
-        time_s: When it was, for a value that its sender aggregated itself.
+        time_s: Time of a value that its sender aggregated itself.
     """
 
     kind: Kind
@@ -60,7 +60,7 @@ class Notice:
 
     Attributes:
         level: Name of a severity.
-        facts: What else it says.
+        facts: Further facts.
     """
 
     name: str

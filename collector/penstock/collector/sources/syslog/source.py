@@ -76,7 +76,7 @@ class _Connection:
     """A sender's.
 
     Attributes:
-        charge: What lies here of a message that has begun.
+        charge: Charge of the bytes of a message that has begun.
     """
 
     peer: str

@@ -41,7 +41,7 @@ class BatchHeader:
     Attributes:
         sender: Identifies the sender's process; sequences are counted per sender.
         dropped: Records the sender itself dropped since it started, by kind and reason.
-        body_at: Where the record lines begin in the frame.
+        body_at: Position of the record lines in the frame.
     """
 
     sender: str

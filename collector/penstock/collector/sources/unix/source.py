@@ -67,7 +67,7 @@ class Connection:
 
     Attributes:
         epoch: The spool's, when the connection began.
-        charge: What it holds of the source's share.
+        charge: Charge of its bytes against the source's share.
         refused: Per sender, the batch that it must send again before anything later is taken.
     """
 

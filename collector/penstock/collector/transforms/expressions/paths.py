@@ -98,7 +98,7 @@ class Selection:
 
     Attributes:
         path: The place; of a pattern its group alone.
-        pattern: What keys of the group fit; None: it is one place.
+        pattern: Pattern of keys of the group; None: it is one place.
     """
 
     path: tuple[str, ...]

@@ -56,7 +56,8 @@ class Chunk:
         start: Position to read again from, to meet all of them.
         resource: JSON, of the lines without one; empty when all are complete.
         verdicts: The validator's on lines that are complete, of those where it is known already.
-        ended: What becomes of records whose time cannot be read, by sequence, unless they go on.
+        ended: Treatment of records whose time cannot be read, by sequence, unless they are passed
+            on.
     """
 
     source: str
@@ -94,13 +95,13 @@ class Outcome:
     """The results for a chunk's records and the copies that were made of them.
 
     Attributes:
-        batches: By subject, and which of a record's copies for that subject it is.
-        ended: How many went no further, and why.
+        batches: Batches by subject and by number among a record's copies for that subject.
+        ended: Number of records that went no further, by reason.
         copies: Records besides those that arrived.
         scrubbed: Records that had something sensitive taken out.
-        found: What the detectors of sensitive values found, by their names; `without_key`:
-            pseudonyms that were redacted because there is no hash key.
-        pause_ns: How long the source must wait before it gives more.
+        found: Number of findings by detector of sensitive values; `without_key`: pseudonyms that
+            were redacted because there is no hash key.
+        pause_ns: Nanoseconds that the source must wait before it sends more.
     """
 
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
@@ -171,7 +172,7 @@ class Step:
     """A transform at its place.
 
     Attributes:
-        targets: For each of its outputs, the steps after it; None is the end of the graph.
+        targets: Steps after each of its outputs; None is the end of the graph.
     """
 
     name: str
@@ -197,7 +198,7 @@ class Graph:
     """Everything between decoding and delivery, built whole and checked before it is used.
 
     Args:
-        wiring: Who takes whose records.
+        wiring: Wiring of the graph.
         transforms: The transforms by name.
         prefix: First tokens of the subjects when there is no template.
         template: The template of subjects; None: ``<prefix>.{kind}.{service}``.

@@ -57,10 +57,10 @@ class Step(Section):
 
     Attributes:
         record: Fields over those of a plain log record, or the text of a record as it arrives.
-        line: What the source reads: a line of a file, of standard input or of a program, with what
-            a container's runtime writes around it where the source's `format` says so, or a
-            message of syslog. An event of several lines holds their newlines.
-        after_s: How much later than the one before it comes.
+        line: Input of the source: a line of a file, of standard input or of a program, with what a
+            container's runtime writes around it where the source's `format` says so, or a message
+            of syslog. An event of several lines holds their newlines.
+        after_s: Seconds between the one before it and this one.
     """
 
     record: Annotated[dict[str, Any] | str | None, AfterValidator(_json)] = None

@@ -31,7 +31,7 @@ class Wiring:
 
     Attributes:
         order: Transforms, each after those whose records it takes.
-        takers: For each source or output (``NAME`` or ``NAME.OUTPUT``), who takes its records:
+        takers: Takers of the records of each source or output (``NAME`` or ``NAME.OUTPUT``):
             transforms, and `OUTPUT`.
     """
 
@@ -64,7 +64,7 @@ def wire(
         sources: Their names.
         outputs: Transform to the names of its outputs; ``("",)`` is its only one.
         inputs: Transform to what it takes.
-        ends: What the output takes; None: everything that no transform takes.
+        ends: Inputs of the output; None: everything that no transform takes.
 
     Raises:
         WiringError: Something is unknown, goes round in circles, or leads nowhere.

@@ -23,13 +23,13 @@ class Recorder:
     """The history of one console.
 
     Args:
-        config: Where it is kept, and how much.
+        config: Location and size of the history.
         polling: Knows the parts.
         streams: Knows the streams.
         clock: Says when.
 
     Attributes:
-        history: What there is.
+        history: The history.
         failures: Samples that could not be written.
         problem: Why the last one was not; empty: it was.
     """

@@ -30,8 +30,8 @@ class Series(NamedTuple):
 
     Attributes:
         kind: `pipeline`, `stream`, `collector`, `job` or `sink`.
-        name: Which one; empty for the pipeline.
-        figure: What is measured, see `penstock.deploy.console.history.samples`.
+        name: Name of the part; empty for the pipeline.
+        figure: Figure of the series, see `penstock.deploy.console.history.samples`.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Ring:
     Attributes:
         span: The span that was asked for.
         step_s: Seconds of a slot.
-        rows: How many are kept: those of the span, and the slot that goes on now.
+        rows: Number of rows: those of the span, and the current slot.
     """
 
     span: str
@@ -73,7 +73,7 @@ class Row:
     """One slot.
 
     Attributes:
-        start_s: When it begins, in Unix seconds.
+        start_s: Unix time of its beginning, in seconds.
         values: Values by column; there may be fewer values than columns.
     """
 
@@ -90,8 +90,8 @@ class Column:
     """The position of a series.
 
     Attributes:
-        since_s: When it was given the column; what rows hold of a time before was another's.
-        seen_s: When the series was seen last.
+        since_s: Time when it was given the column; rows from before were another series's.
+        seen_s: Time when the series was last seen.
     """
 
     index: int
@@ -117,7 +117,7 @@ class History:
     """The rows of all rings.
 
     Attributes:
-        max_series: How many columns there may be.
+        max_series: Maximum number of columns.
         columns: Columns by series.
         left_out: Series of the last sample that had no column.
     """

@@ -38,9 +38,9 @@ class Spec:
 
     Attributes:
         sampled: Records that were looked at.
-        counts: How many came in each look of the last minute: (Unix time in seconds, records).
+        counts: Counts of each look of the last minute: (Unix time in seconds, records).
         fields: Records that have a field, by its name.
-        types: What the fields hold, by field.
+        types: Types of the fields, by field.
     """
 
     first_s: int
@@ -65,8 +65,8 @@ class SpecCatalog:
         Args:
             stream: Its name.
             values: Those of some of the records that came; None: a tombstone.
-            came: How many came since the look before.
-            unix_s: When.
+            came: Number of records since the last look.
+            unix_s: Unix time of the look.
         """
         found = [document_of(value) for value in values if value is not None]
         seen: Counter[str] = Counter()

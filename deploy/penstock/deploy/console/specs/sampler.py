@@ -22,10 +22,10 @@ class SpecSampler:
     """The specs of one console's streams.
 
     Args:
-        streams: Which there are.
+        streams: The streams to sample.
         polling: Knows the collectors, which say what they refused.
         clock: Says when.
-        interval_s: From one look to the next.
+        interval_s: Seconds between two looks.
     """
 
     def __init__(

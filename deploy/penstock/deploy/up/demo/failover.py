@@ -20,8 +20,8 @@ class Failover:
 
     Attributes:
         killed: The node.
-        successor: Who led after it.
-        seconds: From the kill until the successor was seen.
+        successor: Leader after it.
+        seconds: Seconds between the kill and the sight of the successor.
     """
 
     killed: str

@@ -42,7 +42,7 @@ class _Copy:
 
     Attributes:
         data: Its bytes; a task while they are made.
-        asked_ns: When a piece was asked for last.
+        asked_ns: Time of the last request for a chunk.
     """
 
     data: asyncio.Future[bytes]

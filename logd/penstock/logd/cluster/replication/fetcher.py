@@ -54,15 +54,15 @@ class Fetcher:
     Args:
         me: This node.
         peer: The leader's node.
-        address: Where it listens; empty: not known yet.
+        address: Address of the leader's node; empty: not known yet.
         find: The replicas here.
         clock: Dates, which sessions are numbered by.
         rng: Spreads the tries to connect.
         tls: Between nodes.
-        settings: How much is taken.
+        settings: Limits of received frames.
 
     Attributes:
-        counts: For telemetry.
+        counts: Counters for telemetry.
         problem: Why there is no connection; empty while there is one, or none is needed.
     """
 

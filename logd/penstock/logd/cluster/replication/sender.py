@@ -461,9 +461,9 @@ class ReplicaFetchServer:
 
     Args:
         node: The follower's.
-        channel: To it.
-        feeding: What all feeders have.
-        counts: Of that node.
+        channel: Channel to the follower's node.
+        feeding: State that all fetch sessions share.
+        counts: Counters of that node.
     """
 
     def __init__(

@@ -178,7 +178,7 @@ class RangeRequest(NamedTuple):
 
     Attributes:
         upto: The offset after the last.
-        position: Of the bytes of the frames that are wanted next.
+        position: Position of the wanted bytes within the frames.
     """
 
     key: PartitionId
@@ -218,7 +218,7 @@ class DedupRequest(NamedTuple):
     Attributes:
         leader_epoch: Under which it is asked.
         snapshot: Chosen by the follower's node; the pieces of one belong together.
-        position: Of the bytes that are wanted next.
+        position: Position of the wanted bytes.
     """
 
     key: PartitionId

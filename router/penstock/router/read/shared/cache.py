@@ -38,8 +38,7 @@ class SharedChunks:
     Args:
         directory: The job's.
         max_bytes: Kept at most; of every task one piece more may be under way.
-        memory_bytes: Of the file system that the directory is in; it is asked where that is not
-            said.
+        memory_bytes: Bytes of the directory's file system; None: it is asked.
 
     Raises:
         OSError: The directory cannot be used; so from each method.

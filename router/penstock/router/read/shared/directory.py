@@ -43,7 +43,7 @@ class Sharing:
 
         Args:
             config: The job.
-            memory: Where, if there is such a directory.
+            memory: Directory in memory, if there is one.
         """
         most = config.source.max_shared_bytes
         # Of executors elsewhere each would need one, which nobody removes.

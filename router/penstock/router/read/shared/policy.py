@@ -25,7 +25,7 @@ class Cutter:
     """Cuts frames that follow one another into pieces.
 
     Attributes:
-        offsets: Of a piece, about.
+        offsets: Approximate offsets of a chunk.
         min_records: Since the last place where one may begin.
     """
 
@@ -39,7 +39,7 @@ class Cutter:
         """Take the next frame; whether another piece begins with it than that before.
 
         Args:
-            base_offset: Of the frame.
+            base_offset: First offset of the frame.
             records: In it.
             size: Its bytes in memory.
         """
@@ -61,7 +61,7 @@ class Kept(NamedTuple):
     """A piece that is kept; the oldest comes first in their order.
 
     Attributes:
-        since_ns: When it was made.
+        since_ns: Time when it was made.
         name: Its own.
         size: Bytes.
     """

@@ -86,7 +86,7 @@ class Appended:
     """The answer to an append.
 
     Attributes:
-        verdict: What it means where it was not taken; None where it was.
+        verdict: Result where it was not accepted; None where it was.
         is_certain: Whether nothing of it is there for certain.
         rows: Those that are wrong, by their places.
     """

@@ -30,10 +30,10 @@ class HttpRequest:
     """One request.
 
     Attributes:
-        path: With its query.
+        path: Path with its query.
         headers: Without those of the connection; `Content-Encoding` comes with the compression.
         body: Before it is compressed.
-        compression: Of the body.
+        compression: Compression of the body.
         secrets: Headers that nobody may see.
     """
 
@@ -70,9 +70,9 @@ class Transport:
     """The connection to one host.
 
     Args:
-        url: Of the destination; its scheme, host and port count.
-        timeout_s: For connecting, and for the whole of an answer.
-        tls: For `https`; the system's authorities without it.
+        url: URL of the destination; its scheme, host and port count.
+        timeout_s: Maximum seconds of a connect, and of a whole answer.
+        tls: TLS of `https`; the system's authorities without it.
     """
 
     def __init__(

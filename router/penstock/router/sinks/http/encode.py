@@ -113,9 +113,9 @@ def describe(row: Row, record: Json, stream_id: str) -> tuple[Any, ...]:
     """The values of `ABOUT`.
 
     Args:
-        row: Of the log.
-        record: What it holds; empty where that is none.
-        stream_id: That of its stream.
+        row: Row of the log.
+        record: Decoded record; empty where it cannot be decoded.
+        stream_id: Id of its stream.
     """
     severity = record.get("severity_number")
     return (

@@ -19,7 +19,7 @@ class NoTokenError(Exception):
     """There is no token now.
 
     Attributes:
-        verdict: What that means for a request.
+        verdict: Result for a request without the token.
     """
 
     def __init__(self, verdict: DeliveryResult) -> None:
@@ -32,8 +32,8 @@ class GoogleToken:
 
     Args:
         credentials_file: A service account's key, as Google gives it out (JSON).
-        scope: What the token is for.
-        timeout_s: For Google's token endpoint.
+        scope: Scope of the token.
+        timeout_s: Maximum seconds of a request to Google's token endpoint.
     """
 
     def __init__(self, credentials_file: Path | None, *, scope: str, timeout_s: float) -> None:

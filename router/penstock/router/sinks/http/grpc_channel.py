@@ -28,8 +28,8 @@ class GrpcChannel:
 
     Args:
         target: Its name and port.
-        credentials: For TLS; None: there is none.
-        clock: For its age.
+        credentials: Credentials of TLS; None: there is none.
+        clock: Clock of its age.
     """
 
     def __init__(self, target: str, credentials: Any, clock: BlockingClock) -> None:

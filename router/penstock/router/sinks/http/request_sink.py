@@ -67,7 +67,7 @@ class Item(NamedTuple):
     """One record as the destination takes it.
 
     Attributes:
-        content: What the sink's `request` puts together.
+        content: Content that the sink's `request` combines.
         size: Bytes that it adds to a request's body before compression.
         group: Records of different groups never share a request.
     """
@@ -85,7 +85,7 @@ class Request:
         items: In the order of the log.
         rows: Their places in the batch's table.
         key: The same for the same records: job, sink, stream, partition, first and last offset.
-        result: What became of it when a task sent it first; None: it was not sent.
+        result: Result when a task sent it first; None: it was not sent.
     """
 
     group: str
@@ -172,7 +172,8 @@ class RequestSink(Sink):
 
         Args:
             rows: Those of the requests, and of the faulty ones.
-            requests: Of one that tasks have sent its result is not asked for again.
+            requests: Requests; the result of one that tasks have sent counts, and it is not sent
+                again.
             faulty: Rows that become dead letters.
             delivered: Records of the batch that tasks have delivered.
         """

@@ -36,8 +36,8 @@ class JdbcProcess:
     """The process; to be used by one thread.
 
     Args:
-        jars: Of the driver.
-        work_dir: For what it prints.
+        jars: Jars of the driver.
+        work_dir: Directory for its output.
         heap_bytes: The most memory for objects.
 
     Raises:

@@ -279,8 +279,8 @@ class Jdbc(RequestSink):
         """The answer.
 
         Args:
-            question: For the process.
-            doing: What was tried, for people.
+            question: Question to the process.
+            doing: Description of the attempt, for people.
         """
         if self._process is None or self._process.ended:
             self.close()

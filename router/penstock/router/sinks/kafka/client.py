@@ -62,14 +62,14 @@ class Connection:
     """A transactional producer, made when it is needed and made again after trouble.
 
     Args:
-        config: Where to, and how to be known there.
-        name: Of job and sink; the same for each life of the sink, and nobody else's.
+        config: Address and credentials.
+        name: Name of job and sink, the same in each process of the sink, and unique.
         producer: One that is there already.
         settings: More of librdkafka's settings, for the producer.
-        hear_s: How often a producer with nothing to do is asked what it has to say.
+        hear_s: Seconds between two polls of a producer that has nothing to do.
 
     Attributes:
-        said: What librdkafka last said about the connection.
+        said: Last message of librdkafka on the connection.
     """
 
     def __init__(

@@ -284,7 +284,7 @@ def classify_error(
     Args:
         refused: Messages that Kafka refuses, by their index after those that were there.
         trouble: Error of the whole transaction; None: there is none.
-        there: How many of the request were there before.
+        there: Number of the request's messages that were there before.
         count: Number of messages in the request.
     """
     if trouble is None:

@@ -29,8 +29,8 @@ class Connection:
     """One connection to NATS, made when it is needed and made again when it is lost.
 
     Args:
-        config: Where to, and how to be known there.
-        name: What the server shows for it.
+        config: Address and credentials.
+        name: Name of the connection in the server's monitoring.
         new_loop: Makes the event loop of its thread.
     """
 

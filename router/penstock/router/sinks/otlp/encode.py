@@ -38,13 +38,13 @@ class Signal:
     """One of the three.
 
     Attributes:
-        name: As the path of OTLP over HTTP ends.
+        name: Last part of the path of OTLP over HTTP.
         scopes: The key of an element's scopes in JSON.
         members: The key of a scope's members in JSON.
         member: The members' message.
-        response: What an export is answered with.
+        response: Message that answers an export.
         rejected: The field of a partial success that counts.
-        method: Of gRPC.
+        method: Method of gRPC.
     """
 
     name: str
@@ -84,7 +84,7 @@ def encode_element(element: Json, resource: Json | None = None) -> tuple[str, El
 
     Args:
         element: Is taken apart; its own resource does not matter.
-        resource: Of the record.
+        resource: Resource of the record.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is none.

@@ -72,7 +72,7 @@ class FileTree(Protocol):
 
     Attributes:
         safe: Characters that a name may have, besides letters, digits and `_.-~`.
-        writing: Where files are written aside.
+        writing: Storage of staged files.
     """
 
     safe: str

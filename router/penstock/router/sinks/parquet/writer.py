@@ -37,11 +37,11 @@ class WrittenFile:
 
     Attributes:
         fresh: Its name there.
-        directory: Where it belongs.
-        position: What `BatchNames.position_tag` says of its records.
+        directory: Directory of the file.
+        position: `BatchNames.position_tag` of its records.
         first: Offset of its first record.
-        last: That of its last one.
-        records: How many it has.
+        last: Offset of its last record.
+        records: Number of its records.
         size: Bytes.
     """
 
@@ -130,7 +130,7 @@ def split_by_partition(
 
     Args:
         rows: The batch.
-        partitioning: Which rows go to which directory.
+        partitioning: Directories that rows go to.
         safe: Characters that names of directories have as they are, as `FileTree.safe`.
     """
     keys = [_HOUR if name in ("date", "hour") else name for name in partitioning.by]

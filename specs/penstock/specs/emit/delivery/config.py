@@ -13,17 +13,17 @@ class EmitterLimits:
     """The limits of an emitter.
 
     Attributes:
-        max_block_ms: How long a record waits for room in a full queue before one is dropped: for
-            programs whose only task is to emit, such as an import. The calling thread waits, so
-            not for servers and event loops. Once that time has passed, the next records do not wait
-            until the collector has answered again. 0 never waits.
+        max_block_ms: Maximum milliseconds that a record waits for room in a full queue before one
+            is dropped: for programs whose only task is to emit, such as an import. The calling
+            thread waits, so not for servers and event loops. Once that time has passed, the next
+            records do not wait until the collector has answered again. 0 never waits.
         max_repeats: Equal log records within a second that go out one by one; more are folded into
             one with a count. 0 folds nothing.
         max_spill_bytes: Bytes of the file that audit records wait in.
         audit_sync_ms: Audit records that the collector has not acknowledged for so long are synced
             to the disk.
-        audit_wait_ms: How long emitting an audit record waits for that sync, which then begins at
-            once; 0 does not wait.
+        audit_wait_ms: Maximum milliseconds that emitting an audit record waits for that sync, which
+            then begins at once; 0 does not wait.
     """
 
     max_queue_records: int = limits.QUEUE_RECORDS_MAX

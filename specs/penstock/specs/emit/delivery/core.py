@@ -115,10 +115,10 @@ class Delivery:
     """The state machine between the queue and the connection.
 
     Args:
-        queue: Where batches come from.
+        queue: Queue that has the batches.
         limits: Bounds and times.
         sequence: The newest batch that the same sender sent before.
-        flight: That batch, if it was not answered.
+        flight: Batch in flight; None: there is none.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class ProcessExit:
     Args:
         emitters: Those that are in use; looked at when the process ends.
         monotonic_ns: The clock.
-        budget_s: How long the end may wait for answers, all who flush in it together.
+        budget_s: Maximum seconds that the end waits for answers, for all emitters together.
     """
 
     def __init__(

@@ -231,7 +231,7 @@ class SpillFile:
     Attributes:
         failures: Entries that could not be written, and syncs that failed.
         written: Entries that were appended so far.
-        synced: How many of them are on the disk.
+        synced: Number of these that are on disk.
     """
 
     def __init__(self, path: Path, spill: Spill) -> None:

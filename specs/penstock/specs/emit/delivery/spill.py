@@ -44,7 +44,7 @@ class Spill:
     Attributes:
         bytes_max: Bound of the records that are not settled; beyond it `offer` refuses.
         sequence: The newest batch.
-        flight: How many of the first records are on their way.
+        flight: Number of the first records that are in flight.
         held_bytes: Bytes of all records that are not settled.
     """
 

@@ -56,9 +56,9 @@ class Link:
 
     Attributes:
         is_absent: Whether nobody was there when `connect` looked last; who is there may be busy.
-        peer: Who takes the batches, and where.
-        trouble: What was wrong when it went wrong last, for people.
-        advice: What they can do about it.
+        peer: Name and address of the receiver of batches.
+        trouble: Last error, for people.
+        advice: Fix of that error.
     """
 
     is_absent: bool = False
