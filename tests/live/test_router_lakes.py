@@ -17,6 +17,7 @@ from penstock.router.columns.schema import MARKS
 from penstock.router.deadletters.files import as_rows
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext
+from penstock.router.sinks.lake import lake_rows
 from tests.support.fault_door import RESET, Answered, Asked
 from tests.support.lake_cases import CASES, LakeCase
 from tests.support.sink_batches import (
@@ -329,7 +330,7 @@ def test_a_table_that_is_not_there_is_waited_for_if_it_is_not_to_be_made(case: L
     writing = threading.Thread(target=sink.write, args=(rows(),))
     writing.start()
     problem = wait_until(lambda: context.meter.problem) or ""
-    case.sink(name="maker")[0].newest(sink.lake_rows(rows()))
+    case.sink(name="maker")[0].newest(lake_rows(rows(), context, "job.maker"))
     writing.join(60)
     assert not writing.is_alive()
     assert "paused until that is corrected" in problem

@@ -7,12 +7,14 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from penstock.router.columns.passthrough import PASSTHROUGH, pack_lost
 from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import Routed
 from penstock.router.read.offsets import Offsets
+from penstock.router.spark.task_runs import TaskRuns
 
 ENDED: Final[dict[str, Any]] = {"numInputRows": 0}
 """The progress of a trigger that has ended."""
@@ -122,6 +124,31 @@ class NoRows:
         """Nothing."""
         fields = [(PASSTHROUGH, pa.binary()), (ROUTE_COLUMN, pa.int32())]
         return pa.schema(fields).empty_table()
+
+
+class TaskRows(NoRows):
+    """A batch without rows that is written in tasks; its one task runs here."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, str] = {}
+
+    @property
+    def write(self) -> Self:
+        return self
+
+    def format(self, _: str) -> Self:
+        return self
+
+    def mode(self, _: str) -> Self:
+        return self
+
+    def option(self, name: str, value: str) -> Self:
+        self._options[name] = value
+        return self
+
+    def save(self) -> None:
+        writer = TaskRuns(self._options).writer(StructType(), overwrite=False)
+        writer.commit([writer.write(iter([]))])
 
 
 class NotMade(NoRows):

@@ -1,6 +1,6 @@
 """How the lakes' sinks find out how far a table is, in memory that does not grow with it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.sinks.iceberg.sink import MARKS, IcebergTable
-from penstock.router.sinks.lake import LakeTable, SinkPartition, missing_rows
+from penstock.router.sinks.lake import LakeFiles, LakeTable, SinkPartition, missing_rows
 
 PLACE = SinkPartition("job.sink", "logs", "5f2c19aa", 0)
 ROWS = 1_000_000_000
@@ -46,6 +46,14 @@ class LargeTable(LakeTable):
 
     @override
     def append(self, rows: pa.Table, marks: Mapping[SinkPartition, int]) -> None:
+        raise AssertionError("nobody appends")
+
+    @override
+    def files(self) -> LakeFiles | None:
+        return None
+
+    @override
+    def append_files(self, files: Sequence[Any], marks: Mapping[SinkPartition, int]) -> None:
         raise AssertionError("nobody appends")
 
 

@@ -1,9 +1,11 @@
 """What a sink's query makes of its failures and of its end, without Spark."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
@@ -15,7 +17,8 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.query import RESTART_MIN_S, SinkQuery, first_lines
 from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes
 from penstock.router.read.offsets import Offsets, StreamPartition
-from penstock.router.sinks import SinkContext
+from penstock.router.sinks import SinkContext, TaskSink
+from penstock.router.sinks.sink import WriteResult
 from tests.support.scripted_spark import (
     ENDED,
     NoRows,
@@ -24,6 +27,7 @@ from tests.support.scripted_spark import (
     ScriptedQuery,
     ScriptedRouted,
     ScriptedSpark,
+    TaskRows,
     plan,
 )
 from tests.unit.router.sink_rows import TestClock, context
@@ -43,6 +47,46 @@ class Closable(Pigeon):
     @override
     def close(self) -> None:
         self.closed += 1
+
+
+class NoFiles:
+    """The writer of a task that gets no rows."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        raise AssertionError("there are none")
+
+    def close(self) -> WriteResult:
+        return WriteResult()
+
+
+class TakesBack(Pigeon, TaskSink):
+    """Cannot publish what the first tasks of a batch have written."""
+
+    def __init__(self, sink_context: SinkContext) -> None:
+        super().__init__(PigeonConfig(type="pigeon"), sink_context)
+        self.calls: list[str] = []
+
+    @override
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    @override
+    def writer(self) -> NoFiles:
+        self.calls.append("writer")
+        return NoFiles()
+
+    @override
+    def publish(self, results: Sequence[Any]) -> bool:
+        self.calls.append("publish")
+        return False
+
+    @override
+    def commit(self, results: Sequence[Any]) -> None:
+        raise AssertionError("there are no rows")
+
+    @override
+    def write_nothing(self) -> None:
+        self.calls.append("write_nothing")
 
 
 @dataclass
@@ -379,3 +423,14 @@ def test_the_age_of_a_batch_grows_while_it_is_in_work_and_there_is_none_between_
         its.spark_query.deliver(failed, 0)
     assert failed.ages == [0, 2, 12.5]
     assert age(its) is None
+
+
+def test_tasks_whose_files_cannot_be_published_run_once_more(tmp_path: Path) -> None:
+    within, spark = context(tmp_path), ScriptedSpark()
+    sink = TakesBack(within)
+    query = SinkQuery(job_in(tmp_path), sink, within, Offsets({}), {}, routed=ScriptedRouted)
+    query.poll(as_session(spark))
+    plan(within.state_dir, [Offsets({PLACE: 9})])
+    spark.query.deliver(TaskRows(), 0)
+    assert sink.calls == ["begin", "writer", "publish", "begin", "writer", "write_nothing"]
+    assert query.received == 9

@@ -121,6 +121,11 @@ class BatchWriter:
         """True if one task must process all rows that a batch has of a partition."""
         return isinstance(self._sink, TaskSink) and self._sink.keeps_order
 
+    def publish(self, results: Sequence[TaskResult]) -> bool:
+        """Make seen what tasks have put aside; False: another `task` has to be run, as a whole."""
+        assert isinstance(self._sink, TaskSink), "who gives a task publishes"
+        return self._sink.publish([it.written for it in results])
+
     def commit(self, results: Sequence[TaskResult]) -> None:
         """Finish a batch that tasks have written.
 

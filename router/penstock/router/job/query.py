@@ -29,7 +29,7 @@ from penstock.router.delivery.breaker import Circuit
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError, StoppedError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
-from penstock.router.job.route_task import SUBJECT, RouteTask, holds_others
+from penstock.router.job.route_task import SUBJECT, RouteTask, TaskResult, holds_others
 from penstock.router.job.routes import Routed
 from penstock.router.read.batch_sizes import PlannedBytes
 from penstock.router.read.offsets import Offsets, StreamPartition, count_between, reading_begins
@@ -406,7 +406,7 @@ class SinkQuery:
                 self._begin_writing()
             with self._budget.holding(size, self._is_ending):
                 begun_ns = self._context.clock.monotonic_ns()
-                received = self._received(frame, batch, task)
+                received = self._received(frame, batch, task, size)
             if lost := received.lost:
                 self._context.shorten()
             self._report_truncation(before, planned, batch)
@@ -473,21 +473,38 @@ class SinkQuery:
         self._refusal = refusal
         raise RecordTooLargeError(refusal)
 
-    def _received(self, frame: DataFrame, batch: int, task: RouteTask | None) -> _Received:
+    def _received(
+        self, frame: DataFrame, batch: int, task: RouteTask | None, size: int | None
+    ) -> _Received:
         unpacking, own = self._routed.unpacking, self._spans.own_subjects
         if task is None:
             made = self._made(frame.toArrow, batch)
             rows = unpacking.rows(made)
             others = own is None or holds_others(rows, own)
-            deliver = partial(self._batch_writer.give, rows, batch)
-            return _Received(rows.num_rows, lost_of(made), others, deliver)
-        results = self._made(lambda: run_in_tasks(frame, task, self._tasks_dir), batch)
+            give = partial(self._batch_writer.give, rows, batch)
+            return _Received(rows.num_rows, lost_of(made), others, give)
+        results = self._written(frame, batch, task)
+
+        def deliver() -> None:
+            if self._batch_writer.publish(results):
+                self._batch_writer.commit(results)
+                return
+            with self._budget.holding(size, self._is_ending):
+                another = self._batch_writer.task(unpacking, batch, own)
+                assert another is not None, "the first one was"
+                written = self._written(frame, batch, another)
+            self._batch_writer.commit(written)
+
         return _Received(
             sum(it.routed for it in results),
             sum(it.lost for it in results),
             any(it.holds_others for it in results),
-            partial(self._batch_writer.commit, results),
+            deliver,
         )
+
+    def _written(self, frame: DataFrame, batch: int, task: RouteTask) -> Sequence[TaskResult]:
+        """What tasks have made of a batch."""
+        return self._made(lambda: run_in_tasks(frame, task, self._tasks_dir), batch)
 
     def _made(self, make: Callable[[], _T], batch: int) -> _T:
         """Run `make`; raise, and have the batch planned again, if it is larger than planned."""

@@ -8,6 +8,10 @@ the same time exclude each other, so a driver that was thought dead writes nothi
 A table may forget a `txn` after a while (`delta.setTransactionRetentionDuration`; by itself it does
 not). Where it may have, and has none, it is asked for rows behind those in hand.
 
+Tasks write the data files (`DeltaFiles`), with the statistics that the library would note of them,
+where the table asks nothing more of a writer: no constraint, no invariant, no feature of the
+protocol beyond `appendOnly`.
+
 Files of a commit that failed, or that a killed job had begun, are part of no version of the table;
 `VACUUM` removes them.
 
@@ -17,16 +21,24 @@ library tells a store's answer in words only, so words are what `result_of_error
 that fails is no record's fault.
 """
 
+import io
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import Field
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.router.delivery.result import (
     DeliveryResult,
     Failed,
@@ -38,11 +50,14 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
 from penstock.router.sinks.lake import (
+    LakeFiles,
     LakeSettings,
     LakeSink,
     LakeTable,
     SinkPartition,
     TableMaintenance,
+    by_values,
+    with_microseconds,
 )
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
@@ -61,6 +76,17 @@ _UNFIT: Final = re.compile(r"(?P<said>.*failed validation check)")
 """Pattern of a violated constraint. A preview of rows follows, which no log should show."""
 
 _REASON_MAX: Final = 300
+_INVARIANTS: Final = "delta.invariants"
+_FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
+"""Of the protocol, those that ask nothing more of a writer of files than what is checked."""
+
+_INDEXED: Final = 32
+"""Columns with statistics, as many as Delta's default."""
+
+_TEXT_MAX: Final = 32
+_LAST: Final = "\U0010ffff"
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
+
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
 
 
@@ -127,24 +153,32 @@ class Delta(LakeSink):
         self._table = None
 
     @override
-    def newest(self, rows: pa.Table) -> LakeTable:
+    def newest(self, rows: pa.Table | None = None) -> LakeTable | None:
         if self._table is None:
             self._table = self._loaded(rows)
         else:
             self._table.update_incremental()
-        return _Table(self._library, self._table, self._config)
+        return self.known()
 
-    def _loaded(self, rows: pa.Table) -> Any:
+    @override
+    def known(self) -> LakeTable | None:
+        if self._table is None:
+            return None
+        return _Table(self._library, self._table, self._config, self._storage())
+
+    def _loaded(self, rows: pa.Table | None) -> Any:
         config = self._config
         options = self._storage()
         try:
             return self._library.DeltaTable(config.uri, storage_options=options)
         except self._exceptions.TableNotFoundError:
+            if rows is None:
+                return None
             if not config.create:
                 raise
         return self._library.DeltaTable.create(
             config.uri,
-            schema=_storable(rows).schema,
+            schema=with_microseconds(rows).schema,
             mode="ignore",
             partition_by=list(config.partition_by),
             storage_options=options,
@@ -194,10 +228,13 @@ class OtherTypeError(ValueError):
 class _Table(LakeTable):
     """The table as of its newest commit."""
 
-    def __init__(self, library: Any, table: Any, config: DeltaSink) -> None:
+    def __init__(
+        self, library: Any, table: Any, config: DeltaSink, storage: Mapping[str, str]
+    ) -> None:
         self._library = library
         self._table = table
         self._config = config
+        self._storage = storage
 
     @override
     def committed_offset(self, sink_partition: SinkPartition, first: int) -> int | None:
@@ -230,15 +267,15 @@ class _Table(LakeTable):
     @override
     def append(self, rows: pa.Table, versions: Mapping[SinkPartition, int]) -> None:
         library = self._library
-        rows = _storable(rows)
+        rows = with_microseconds(rows)
         adds = self._config.new_columns == "add"
         known = {it.name: it.type for it in self._table.schema().fields}
         if not adds:
             rows = rows.select([name for name in rows.column_names if name in known])
-        for field in library.Schema.from_arrow(rows.schema).fields:
-            if field.type != known.get(field.name, field.type):  # it would be made text of
+        for column in library.Schema.from_arrow(rows.schema).fields:
+            if column.type != known.get(column.name, column.type):  # it would be made text of
                 raise OtherTypeError(
-                    f"the table's column {field.name} is {known[field.name]}, not {field.type}"
+                    f"the table's column {column.name} is {known[column.name]}, not {column.type}"
                 )
         library.write_deltalake(
             self._table,
@@ -252,6 +289,175 @@ class _Table(LakeTable):
                 ],
             ),
         )
+
+    @override
+    def files(self) -> "DeltaFiles | None":
+        protocol, metadata = self._table.protocol(), self._table.metadata()
+        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+        schema = self._table.schema()
+        if (
+            protocol.min_writer_version not in (1, 2, 7)
+            or not features <= _FEATURES
+            or any(it.startswith("delta.constraints.") for it in metadata.configuration)
+            or any(_INVARIANTS in it.metadata for it in schema.fields)
+        ):
+            return None
+        return DeltaFiles(
+            self._config.uri,
+            dict(self._storage),
+            pa.schema(schema.to_arrow()),
+            tuple(metadata.partition_columns),
+        )
+
+    @override
+    def append_files(
+        self, files: Sequence["DeltaFile"], committed_offsets: Mapping[SinkPartition, int]
+    ) -> None:
+        library = self._library
+        add = needed("deltalake.transaction", extra="delta").AddAction
+        marks = [library.Transaction(it.key, mark) for it, mark in committed_offsets.items()]
+        self._table.create_write_transaction(
+            [
+                add(it.path, it.size, dict(it.partition), it.written_ms, True, it.statistics)
+                for it in files
+            ],
+            "append",
+            self._table.schema(),
+            partition_by=list(self._table.metadata().partition_columns),
+            commit_properties=library.CommitProperties(app_transactions=marks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFile:
+    """A data file that is in no version of the table yet.
+
+    Attributes:
+        path: Below the table.
+        size: In bytes.
+        partition: The values of the columns that the table is partitioned by, as its log has them.
+        written_ms: Since 1970.
+        statistics: As the log has them: JSON.
+    """
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None]
+    written_ms: int
+    statistics: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFiles(LakeFiles):
+    """Writes data files of a table.
+
+    Attributes:
+        uri: Where the table is.
+        storage: The store's options, secrets among them.
+        schema: Its columns.
+        partition_by: Those that it is partitioned by; files do not have them.
+    """
+
+    uri: str
+    storage: Mapping[str, str] = field(compare=False, repr=False)
+    schema: pa.Schema
+    partition_by: tuple[str, ...]
+
+    @property
+    @override
+    def failures(self) -> tuple[type[Exception], ...]:
+        known = needed("deltalake.exceptions", extra="delta")
+        return (known.DeltaError, OSError, ValueError, pa.ArrowException)
+
+    @override
+    def write(self, rows: pa.Table) -> list[DeltaFile]:
+        return [self._written(*group) for group in by_values(rows, self.partition_by)]
+
+    def _written(self, values: Mapping[str, Any], rows: pa.Table) -> DeltaFile:
+        partition = {name: _in_log(value) for name, value in values.items()}
+        directory = "/".join(f"{name}={value}" for name, value in partition.items())
+        if any(it is None or not _PLAIN.fullmatch(it) for it in partition.values()):
+            directory = ""  # the log has the values; a path would have to be escaped twice
+        path = f"{directory}/part-{uuid4()}.zstd.parquet".removeprefix("/")
+        kept = rows.drop_columns(list(values))
+        file = io.BytesIO()
+        pq.write_table(kept, file, compression="zstd")
+        self._put(path, file.getvalue())
+        now_ms = SystemClock().unix_ns() // 1_000_000
+        # Readers of the log take one half of an escaped pair of surrogates for the whole.
+        statistics = json.dumps(_statistics(kept), ensure_ascii=False)
+        return DeltaFile(path, file.tell(), partition, now_ms, statistics)
+
+    def _put(self, path: str, data: bytes) -> None:
+        if "://" in self.uri:
+            with closing(_store(self.uri, self.storage).open_output_stream(path)) as file:
+                file.write(data)
+            return
+        local = Path(self.uri) / path
+        local.parent.mkdir(parents=True, exist_ok=True)
+        local.write_bytes(data)
+
+
+def _store(uri: str, options: Mapping[str, str]) -> Any:
+    """The library's way to a store, past pyarrow, whose buffers it does not take."""
+    base = needed("deltalake.fs", extra="delta").DeltaStorageHandler
+
+    class Store(base):  # type: ignore[misc,valid-type] # known at run time only
+        def open_output_stream(self, path: str, metadata: dict[str, str] | None = None) -> Any:
+            return self._handler.open_output_stream(path, metadata)
+
+    return Store(uri, dict(options))
+
+
+def _in_log(value: Any) -> str | None:
+    """A partition's value as the log of a table has it; ours are strings and dates."""
+    return None if value is None else str(value)
+
+
+def _statistics(rows: pa.Table) -> dict[str, Any]:
+    """Of the first columns, from which readers see that a file has nothing for them.
+
+    Text is cut, the largest one to something that is larger; times are in milliseconds there.
+    """
+    found: dict[str, Any] = {"numRecords": rows.num_rows}
+    lows, highs, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for name in rows.column_names[:_INDEXED]:
+        column = rows.column(name)
+        if not pa.types.is_nested(column.type):
+            nulls[name] = column.null_count
+        if column.null_count == len(column) or not _has_order(column.type):
+            continue
+        ends = pc.min_max(column).as_py()
+        low, high = ends["min"], ends["max"]
+        if isinstance(low, datetime):
+            low, high = _in_ms(low), _in_ms(high + timedelta(microseconds=999))
+        elif isinstance(low, date):
+            low, high = low.isoformat(), high.isoformat()
+        elif isinstance(low, str):
+            low, high = low[:_TEXT_MAX], _cut_above(high)
+        lows[name], highs[name] = low, high
+    return found | {"minValues": lows, "maxValues": highs, "nullCount": nulls}
+
+
+def _has_order(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_integer(kind)
+        or types.is_string(kind)
+        or types.is_date(kind)
+        or types.is_timestamp(kind)
+    )
+
+
+def _in_ms(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _cut_above(text: str) -> str:
+    """Text that is not smaller, and short where that can be: readers want one with the smallest."""
+    if len(text) <= _TEXT_MAX or _LAST in text:
+        return text
+    return text[:_TEXT_MAX] + _LAST
 
 
 def classify_error(said: str) -> DeliveryResult:
@@ -271,16 +477,6 @@ def classify_error(said: str) -> DeliveryResult:
     if _REFUSED.search(said):
         return Paused(reason)
     return Failed(fault)
-
-
-def _storable(rows: pa.Table) -> pa.Table:
-    """Times in microseconds, the finest that Delta has."""
-    for number, field in enumerate(rows.schema):
-        if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-            kind = pa.timestamp("us", tz=field.type.tz)
-            column = pc.cast(rows.column(number), kind, safe=False)
-            rows = rows.set_column(number, field.name, column)
-    return rows
 
 
 def _quoted(text: str) -> str:

@@ -12,25 +12,49 @@ So each record is there once, in whatever pieces and however late it comes again
 `where` of a route does to a batch that was committed: rows that it adds are appended, and those
 that it does not want any more stay.
 
+Spark's tasks write a batch's data files, and the driver makes all of them one commit, with the
+marks. If their rows are not all behind the marks, or the commit fails, those files are part of no
+version of the table: the tasks run once more and leave their rows to the driver, which delivers
+them as requests. So it is with rows of a task that could not write them, or that have columns which
+the table has not, or has of another type. While there is no table yet, the circuit is not closed,
+or the table asks more of a writer than files (constraints, say), tasks write nothing.
+
 The columns are those of the view `records`, and beside them `incarnation` (of the stream), `sink`
 (JOB.SINK) and `date`. Several sinks may share a table; each sees its own rows only.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.columns.run_length import runs
 from penstock.router.delivery.result import DeliveryResult, Success
 from penstock.router.job.settings import Seconds, Settings
-from penstock.router.sinks.http.request_sink import Faulty, Item, Request, RequestSink, cut
+from penstock.router.read.fetch import warn
+from penstock.router.sinks.http.request_sink import (
+    Faulty,
+    Item,
+    Request,
+    RequestSink,
+    cut,
+    in_log_order,
+)
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
-from penstock.router.sinks.sink import Maintenance, Preview, SinkContext, as_json_lines
+from penstock.router.sinks.sink import (
+    BatchNames,
+    Maintenance,
+    Preview,
+    SinkContext,
+    TaskSink,
+    WriteResult,
+    as_json_lines,
+)
 
 POSITION_COLUMNS: Final = ("stream", "incarnation", "partition", "offset", "sink")
 """They come first in a new table: formats keep statistics of the first columns only."""
@@ -96,8 +120,103 @@ class LakeTable(Protocol):
         """Commit rows and marks, together or not at all."""
         ...
 
+    def files(self) -> "LakeFiles | None":
+        """Writes data files that this version of the table can have; None: the library has to."""
+        ...
 
-class LakeSink(RequestSink):
+    def append_files(
+        self, files: Sequence[Any], committed_offsets: Mapping[SinkPartition, int]
+    ) -> None:
+        """Commit files that `LakeFiles.write` has written, and marks, together or not at all."""
+        ...
+
+
+class LakeFiles(Protocol):
+    """Writes data files of a table, which no version of it has yet; it can be pickled.
+
+    Two are equal if files of the one can be committed to the version of the table that the other is
+    of.
+    """
+
+    schema: pa.Schema
+    """The columns of the table."""
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """What `write` raises where the store cannot be used."""
+        ...
+
+    def write(self, rows: pa.Table) -> Sequence[Any]:
+        """Write rows with columns of `schema`; returns what `LakeTable.append_files` gets."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows(WriteResult):
+    """What a task has written.
+
+    Attributes:
+        files: For `LakeTable.append_files`.
+        spans: The first and the last offset of their rows, by partition.
+        records: How many rows they have.
+    """
+
+    files: tuple[Any, ...] = ()
+    spans: Mapping[SinkPartition, tuple[int, int]] = field(default_factory=dict)
+    records: int = 0
+
+
+@dataclass(slots=True)
+class LakeWriter:
+    """That of one task.
+
+    Attributes:
+        files: Writes them; None: all rows are left to `commit`.
+        names: Of the batch's records.
+        owner: JOB.SINK.
+        leaves_out: Whether columns that the table does not have are left out.
+    """
+
+    files: LakeFiles | None
+    names: BatchNames
+    owner: str
+    leaves_out: bool
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Keep them until all are there: a file has as many rows as can be."""
+        self._batches.append(rows)
+
+    def close(self) -> StagedRows:
+        """Write the rows, or leave them."""
+        if not self._batches:
+            return StagedRows()
+        given = in_log_order(pa.Table.from_batches(self._batches))
+        if self.files is None:
+            return StagedRows(left=given)
+        rows = lake_rows(given, self.names, self.owner)
+        spans = {
+            sink_partition: (mine["offset"][0].as_py(), mine["offset"][-1].as_py())
+            for sink_partition, mine in rows_by_partition(rows)
+        }
+        schema = self.files.schema
+        if self.leaves_out:
+            rows = rows.select([name for name in rows.column_names if name in schema.names])
+        rows = with_microseconds(rows)
+        if any(
+            it.name not in schema.names or it.type != schema.field(it.name).type
+            for it in rows.schema
+        ):
+            return StagedRows(left=given)
+        try:
+            files = tuple(self.files.write(rows))
+        except self.files.failures as error:
+            warn(f"{self.owner}: rows are left to the driver: {type(error).__name__}: {error}")
+            return StagedRows(left=given)
+        return StagedRows(files, spans, rows.num_rows)
+
+
+class LakeSink(RequestSink, TaskSink):
     """Appends rows to a table; a subclass knows its format."""
 
     columns = ("*",)
@@ -108,12 +227,24 @@ class LakeSink(RequestSink):
         super().__init__(config, context)
         self._limits = config.batch
         self._maintenance = config.maintenance
+        self._leaves_out = config.new_columns == "leave_out"
         self._rows = pa.table({})
+        self._files: LakeFiles | None = None
+        self._wants_rows = False
 
     # What a sink of this kind says.
 
-    def newest(self, rows: pa.Table) -> LakeTable:
-        """The table, made for rows of this schema if there is none, as of its newest commit."""
+    def newest(self, rows: pa.Table | None = None) -> LakeTable | None:
+        """The table as of its newest commit.
+
+        Args:
+            rows: If there is no table, one is made for rows of this schema; None: then there is
+                none.
+        """
+        raise NotImplementedError
+
+    def known(self) -> LakeTable | None:
+        """The table as it was seen last; None: it was not, or what was seen is in doubt."""
         raise NotImplementedError
 
     def classify_error(self, error: Exception) -> DeliveryResult:
@@ -143,9 +274,80 @@ class LakeSink(RequestSink):
         self._rows = pa.table({})
 
     @override
+    def begin(self) -> None:
+        """Find out whether tasks can write files of the table."""
+        self._files = None
+        circuit = self._breaker.circuit
+        if self._wants_rows or circuit.state != "closed" or circuit.reason is not None:
+            return
+        try:
+            table = self.known() or self.newest()
+        except self.failures:
+            return  # the first request says so
+        self._files = None if table is None else table.files()
+
+    @override
+    def writer(self) -> LakeWriter:
+        context = self.context
+        owner = f"{context.job}.{context.sink}"
+        return LakeWriter(self._files, context.names(), owner, leaves_out=self._leaves_out)
+
+    @override
+    def publish(self, results: Sequence[StagedRows]) -> bool:
+        files = [file for it in results for file in it.files]
+        if not files:
+            return True
+        try:
+            table = self.newest()
+            is_done = table is not None and self._append_files(table, files, results)
+        except self.failures as error:
+            self._log_failure(error)
+            is_done = False
+        self._wants_rows = not is_done
+        return is_done
+
+    def _append_files(
+        self, table: LakeTable, files: Sequence[Any], results: Sequence[StagedRows]
+    ) -> bool:
+        """Whether they could be committed, for none of their rows can be in the table."""
+        marks = dict[SinkPartition, int]()
+        for sink_partition, (first, last) in sorted(
+            (span for it in results for span in it.spans.items()), key=lambda it: it[1]
+        ):
+            if sink_partition not in marks:
+                mark = table.committed_offset(sink_partition, first)
+                if mark is not None and first < mark:
+                    return False
+            marks[sink_partition] = last + 1
+        if table.files() != self._files:
+            return False
+        table.append_files(files, marks)
+        self.context.meter.count("commits")
+        self.context.meter.count("files", len(files))
+        return True
+
+    def _log_failure(self, error: Exception) -> None:
+        said = self.classify_error(error)
+        structlog.get_logger().warning(
+            "commit_failed", sink=self.context.sink, reason=str(getattr(said, "reason", said))
+        )
+
+    @override
+    def commit(self, results: Sequence[StagedRows]) -> None:
+        """Deliver the rows that tasks have left; what they have written is in the table."""
+        self._wants_rows = False
+        rows = [it.left for it in results if it.left is not None]
+        left = in_log_order(pa.concat_tables(rows)) if rows else pa.table({})
+        requests, faulty = self.to_requests(left) if rows else ([], [])
+        self.prepare(requests)
+        self.deliver(left, requests, faulty, delivered=sum(it.records for it in results))
+        self._rows = pa.table({})
+
+    @override
     def to_requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         """Cut the rows into as few requests as `batch` allows, across partitions of the log."""
-        self._rows = self.lake_rows(rows)
+        context = self.context
+        self._rows = lake_rows(rows, context, f"{context.job}.{context.sink}")
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
         items = list(enumerate(Item(None, size) for size in sizes))
@@ -157,6 +359,7 @@ class LakeSink(RequestSink):
         rows = self._rows.take(list(request.rows))
         try:
             table = self.newest(rows)
+            assert table is not None, "it is made"
             missing, committed_offsets = missing_rows(table, rows)
             if missing.num_rows:
                 table.append(missing, committed_offsets)
@@ -171,19 +374,47 @@ class LakeSink(RequestSink):
         rows = self._rows.take(list(request.rows))
         return Preview(f"append to {self.address}", rows.num_rows, as_json_lines(rows))
 
-    def lake_rows(self, rows: pa.Table) -> pa.Table:
-        context = self.context
-        positions = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
-        ids = [context.stream_id(*position) for position in zip(*positions, strict=True)]
-        made = {
-            "incarnation": pa.array(ids, pa.string()),
-            "sink": pa.array([f"{context.job}.{context.sink}"] * rows.num_rows, pa.string()),
-            "date": pc.cast(rows.column("time"), pa.date32()),
-        }
-        for name, values in made.items():
-            rows = rows.append_column(name, values)
-        others = [name for name in rows.column_names if name not in POSITION_COLUMNS]
-        return rows.select([*POSITION_COLUMNS, *others])
+
+def lake_rows(rows: pa.Table, names: BatchNames, owner: str) -> pa.Table:
+    """Rows as a table has them.
+
+    Args:
+        rows: Of the view `records`.
+        names: Of the batch's records.
+        owner: JOB.SINK.
+    """
+    positions = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
+    ids = [names.stream_id(*position) for position in zip(*positions, strict=True)]
+    made = {
+        "incarnation": pa.array(ids, pa.string()),
+        "sink": pa.array([owner] * rows.num_rows, pa.string()),
+        "date": pc.cast(rows.column("time"), pa.date32()),
+    }
+    for name, values in made.items():
+        rows = rows.append_column(name, values)
+    others = [name for name in rows.column_names if name not in POSITION_COLUMNS]
+    return rows.select([*POSITION_COLUMNS, *others])
+
+
+def with_microseconds(rows: pa.Table) -> pa.Table:
+    """Rows with times in microseconds, the finest that Delta has, and Iceberg before version 3."""
+    for number, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            kind = pa.timestamp("us", tz=column.type.tz)
+            times = pc.cast(rows.column(number), kind, safe=False)
+            rows = rows.set_column(number, column.name, times)
+    return rows
+
+
+def by_values(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    """Rows by their values of some columns, each group in its order."""
+    if not columns:
+        yield {}, rows
+        return
+    numbers = pa.array(range(rows.num_rows), pa.int64())
+    groups = rows.select(columns).append_column("_row", numbers).group_by(list(columns))
+    for found in groups.aggregate([("_row", "list")]).to_pylist():
+        yield {name: found[name] for name in columns}, rows.take(sorted(found["_row_list"]))
 
 
 def missing_rows(table: LakeTable, rows: pa.Table) -> tuple[pa.Table, dict[SinkPartition, int]]:

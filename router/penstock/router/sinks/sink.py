@@ -402,6 +402,15 @@ class TaskSink(Sink):
     def writer(self) -> Writer:
         """One that has no rows yet, for the batch that has begun."""
 
+    def publish(self, results: Sequence[Any]) -> bool:  # noqa: ARG002 - for subclasses
+        """Make seen what writers have put aside, before `commit` gets the same results.
+
+        Returns:
+            False: it cannot be, and is not. The tasks of the batch are then run once more, with
+            another `writer` after another `begin`, and `commit` gets the results of these.
+        """
+        return True
+
     @abstractmethod
     def commit(self, results: Sequence[Any]) -> None:
         """Make what the writers of the batch have written last, and seen.

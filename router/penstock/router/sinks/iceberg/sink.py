@@ -12,15 +12,20 @@ same job: the sink loads the table again and looks again. The library would put 
 the other one unseen, so it is kept from trying again by itself. What a commit that failed had
 written is part of no snapshot; removing orphan files is maintenance.
 
+Tasks write the data files (`IcebergFiles`) by the library, which makes the entries of a manifest of
+them, where the table is partitioned by columns themselves or by nothing. They need no catalog.
+
 The catalog is whatever the library knows: REST, SQL, Glue, Hive. A store or catalog that fails is
 no record's fault. A catalog that falls silent is given up after `timeout_s`, or after a minute
 (Glue, DynamoDB): `sinks.iceberg_catalog` says what the client of each can be told.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,11 +43,13 @@ from penstock.router.sinks.iceberg.client import (
     connected,
 )
 from penstock.router.sinks.lake import (
+    LakeFiles,
     LakeSettings,
     LakeSink,
     LakeTable,
     SinkPartition,
     TableMaintenance,
+    by_values,
 )
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
@@ -106,7 +113,7 @@ class Iceberg(LakeSink):
         self._catalog = self._table = None
 
     @override
-    def newest(self, rows: pa.Table) -> LakeTable:
+    def newest(self, rows: pa.Table | None = None) -> LakeTable | None:
         config = self._config
         if self._catalog is None:
             self._properties = self._store()
@@ -118,15 +125,23 @@ class Iceberg(LakeSink):
                 self._table = self._loaded(rows)
             else:
                 self._table.refresh()
+        return self.known()
+
+    @override
+    def known(self) -> LakeTable | None:
+        if self._table is None:
+            return None
         # Ours alone, and not committed: see the module's docstring.
         self._table.metadata.properties[_RETRIES] = "0"
-        return IcebergTable(self._table, adds_columns=config.new_columns == "add")
+        return IcebergTable(self._table, adds_columns=self._config.new_columns == "add")
 
-    def _loaded(self, rows: pa.Table) -> Any:
+    def _loaded(self, rows: pa.Table | None) -> Any:
         config, catalog = self._config, self._catalog
         try:
             return catalog.load_table(config.table)
         except self._missing_table:
+            if rows is None:
+                return None
             if not config.create:
                 raise
         catalog.create_namespace_if_not_exists(config.table.rpartition(".")[0])
@@ -264,6 +279,40 @@ class IcebergTable(LakeTable):
         change.append(rows, snapshot_properties={MARKS: json.dumps(noted)})
         change.commit_transaction()
 
+    @override
+    def files(self) -> "IcebergFiles | None":
+        metadata = self._table.metadata
+        identity = needed("pyiceberg.transforms", extra="iceberg").IdentityTransform
+        if not all(isinstance(it.transform, identity) for it in metadata.spec().fields):
+            return None
+        schema = needed("pyiceberg.io.pyarrow", extra="iceberg").schema_to_pyarrow(
+            metadata.schema(), include_field_ids=False
+        )
+        return IcebergFiles(
+            metadata.table_uuid,
+            metadata.current_schema_id,
+            metadata.default_spec_id,
+            _as_written(schema),
+            self._table.io,
+            # Its history, of which there is much after a while, is nothing to a task.
+            metadata.model_copy(
+                update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
+            ),
+        )
+
+    @override
+    def append_files(
+        self, files: Sequence[Any], committed_offsets: Mapping[SinkPartition, int]
+    ) -> None:
+        noted = {it.key: mark for it, mark in committed_offsets.items()}
+        change = self._table.transaction()
+        appending = change.update_snapshot(snapshot_properties={MARKS: json.dumps(noted)})
+        with appending.fast_append() as snapshot:
+            for file in files:
+                file.spec_id = self._table.metadata.default_spec_id  # which it loses on its way
+                snapshot.append_data_file(file)
+        change.commit_transaction()
+
     def _check_types(self, schema: pa.Schema) -> None:
         """Before the library does, which prints a table of it.
 
@@ -275,3 +324,84 @@ class IcebergTable(LakeTable):
             self._table.transaction().update_schema().union_by_name(schema)
         except (validation, ValueError) as error:
             raise OtherTypeError(f"a column is of another type in the table: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFiles(LakeFiles):
+    """Writes data files of a table by the library, which also says what a snapshot notes of them.
+
+    Attributes:
+        table_uuid: Of the table.
+        schema_id: Of its schema.
+        spec_id: Of how it is partitioned.
+        schema: Its columns.
+        io: The library's access to the store, with credentials.
+        metadata: What the table's catalog says of it.
+    """
+
+    table_uuid: UUID
+    schema_id: int
+    spec_id: int
+    schema: pa.Schema = field(compare=False)
+    io: Any = field(compare=False, repr=False)
+    metadata: Any = field(compare=False, repr=False)
+
+    @property
+    @override
+    def failures(self) -> tuple[type[Exception], ...]:
+        return (OSError, ValueError, pa.ArrowException)
+
+    @override
+    def write(self, rows: pa.Table) -> list[Any]:
+        library = needed("pyiceberg.io.pyarrow", extra="iceberg")
+        schema = library.pyarrow_to_schema(
+            rows.schema,
+            name_mapping=self.metadata.schema().name_mapping,
+            format_version=self.metadata.format_version,
+        )
+        tasks = (
+            self._task(number, schema, *group)
+            for number, group in enumerate(by_values(rows, self._partition_by()))
+        )
+        return list(library.write_file(self.io, self.metadata, tasks))
+
+    def _partition_by(self) -> list[str]:
+        schema, spec = self.metadata.schema(), self.metadata.spec()
+        return [schema.find_column_name(it.source_id) for it in spec.fields]
+
+    def _task(self, number: int, schema: Any, values: Mapping[str, Any], rows: pa.Table) -> Any:
+        task = needed("pyiceberg.table", extra="iceberg").WriteTask
+        return task(
+            write_uuid=uuid4(),
+            task_id=number,
+            schema=schema,
+            record_batches=rows.combine_chunks().to_batches(),
+            partition_key=self._key(values) if values else None,
+        )
+
+    def _key(self, values: Mapping[str, Any]) -> Any:
+        library = needed("pyiceberg.partitioning", extra="iceberg")
+        spec = self.metadata.spec()
+        pairs = zip(spec.fields, values.values(), strict=True)
+        of_fields = [library.PartitionFieldValue(field=at, value=value) for at, value in pairs]
+        return library.PartitionKey(
+            field_values=of_fields, partition_spec=spec, schema=self.metadata.schema()
+        )
+
+
+def _as_written(schema: pa.Schema) -> pa.Schema:
+    """The types that a table's columns have before they are written: the library says `large`."""
+    return pa.schema([(it.name, _small(it.type)) for it in schema])
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_large_string(kind):
+        return pa.string()
+    if types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_large_list(kind) or types.is_list(kind):
+        return pa.list_(_small(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(_small(kind.key_type), _small(kind.item_type))
+    return kind
