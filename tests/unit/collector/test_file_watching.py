@@ -108,8 +108,8 @@ async def test_without_inotify_files_are_polled(tmp_path: Path) -> None:
 async def test_a_directory_that_reports_nothing_is_not_watched() -> None:
     watcher = Watcher(lambda: None, LOG)
     with structlog.testing.capture_logs() as logs:
-        assert not await watcher.watch(["/proc/self"])
-        assert not await watcher.watch(["/proc/self"])
+        assert not watcher.watch(["/proc/self"])
+        assert not watcher.watch(["/proc/self"])
     assert not watcher.is_on
     (logged,) = logs
     assert logged["event"] == "files_polled"
@@ -118,9 +118,9 @@ async def test_a_directory_that_reports_nothing_is_not_watched() -> None:
 
 async def test_a_directory_that_is_gone_ends_the_watch(tmp_path: Path) -> None:
     watcher = Watcher(lambda: None, LOG)
-    assert await watcher.watch([str(tmp_path)])
-    assert not await watcher.watch([str(tmp_path)]), "it is watched already"
-    assert not await watcher.watch([str(tmp_path), str(tmp_path / "gone")])
+    assert watcher.watch([str(tmp_path)])
+    assert not watcher.watch([str(tmp_path)]), "it is watched already"
+    assert not watcher.watch([str(tmp_path), str(tmp_path / "gone")])
     assert not watcher.is_on
 
 
@@ -128,7 +128,7 @@ async def test_changes_are_reported_once(tmp_path: Path) -> None:
     path, news = tmp_path / "a", asyncio.Event()
     path.write_text("")
     watcher = Watcher(news.set, LOG)
-    assert await watcher.watch([str(tmp_path)])
+    assert watcher.watch([str(tmp_path)])
     append(path, "x")
     await asyncio.wait_for(news.wait(), SOON_S)
     changes = watcher.take()
@@ -138,7 +138,27 @@ async def test_changes_are_reported_once(tmp_path: Path) -> None:
     path.unlink()
     await asyncio.wait_for(news.wait(), SOON_S)
     assert watcher.take().names
-    await watcher.close()
+    watcher.close()
+
+
+async def test_more_events_than_the_kernel_keeps_are_a_reason_to_look_at_everything(
+    tmp_path: Path,
+) -> None:
+    news = asyncio.Event()
+    watcher = Watcher(news.set, LOG)
+    assert watcher.watch([str(tmp_path)])
+    kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with paths[0].open("w") as a, paths[1].open("w") as b:
+        await asyncio.wait_for(news.wait(), SOON_S)
+        assert watcher.take().names
+        news.clear()
+        for _ in range(kept // 2 + 1):  # equal events would be one
+            os.write(a.fileno(), b"x")
+            os.write(b.fileno(), b"x")
+    await asyncio.wait_for(news.wait(), SOON_S)
+    assert watcher.take() == Changes({str(path) for path in paths}, names=True)
+    watcher.close()
 
 
 @pytest.mark.parametrize(

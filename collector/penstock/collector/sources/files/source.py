@@ -158,7 +158,7 @@ class FileSource(Source):
             while not self._stopping.is_set():
                 more = await (self.poll() if everything else self._poll_active())
                 if everything:
-                    await self._watch_directories()
+                    self._watch_directories()
                 if more:
                     await asyncio.sleep(0)  # others have their turn, whatever there is to look at
                 else:
@@ -168,7 +168,7 @@ class FileSource(Source):
             if asking is not None:
                 asking.cancel()
             self._search.close()
-            await self._watcher.close()
+            self._watcher.close()
             for tail in self._tails.values():
                 with contextlib.suppress(OSError):
                     tail.mark(tail.lines.position)  # its position moves up to there without it
@@ -253,12 +253,12 @@ class FileSource(Source):
 
     # What changed.
 
-    async def _watch_directories(self) -> None:
+    def _watch_directories(self) -> None:
         """Watch where files are and may come; called after a look at everything."""
         now_ns = self._clock.monotonic_ns()
         if not self._section.inotify or (now_ns < self._sweep_due_ns and not self._watcher.is_on):
             return
-        begun = await self._watcher.watch(self._directories())
+        begun = self._watcher.watch(self._directories())
         self._sweep_due_ns = now_ns if begun else now_ns + _SWEEP_NS
 
     def _directories(self) -> set[str]:

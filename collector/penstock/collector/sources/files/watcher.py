@@ -6,21 +6,28 @@ one directory of a source is not, the source polls. inotify does not tell everyt
 one either: a write through a memory map, through a hard link in another directory, or more events
 than the kernel's queue holds. That is why a source that watches looks at everything now and then.
 
-`watchfiles` reads the events on its own thread, which wakes the event loop.
+The event loop waits for the events beside its sockets: a directory in which nothing happens costs
+no wake-up.
 """
 
 import asyncio
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-_STEP_MS: Final = 50
-"""Between two looks of the thread at what the kernel reported."""
+from inotify_simple import INotify, flags
+
+_PAUSE_S: Final = 0.05
+"""Seconds without a look at events after some were read; the kernel keeps equal ones once."""
+_WRITTEN: Final = flags.MODIFY | flags.ATTRIB
+_NAMES: Final = (
+    flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO
+    | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR
+)  # fmt: skip
 _LOCAL: Final = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"}
     | {"tmpfs", "xfs", "zfs"}
@@ -55,9 +62,10 @@ class Watcher:
     def __init__(self, wake: Callable[[], None], log: Any) -> None:
         self._wake = wake
         self._log = log
-        self._thread: threading.Thread | None = None
-        self._stopping = threading.Event()
+        self._inotify: INotify | None = None
+        self._pause: asyncio.TimerHandle | None = None
         self._watched: frozenset[Directory] = frozenset()
+        self._paths: dict[int, str] = {}
         self._written: set[str] = set()
         self._names = False
         self._reason = ""
@@ -65,9 +73,9 @@ class Watcher:
     @property
     def is_on(self) -> bool:
         """True if changes are reported; otherwise files must be polled."""
-        return self._thread is not None
+        return self._inotify is not None
 
-    async def watch(self, directories: Iterable[str]) -> bool:
+    def watch(self, directories: Iterable[str]) -> bool:
         """Watch these directories and no others, if all of them can be watched.
 
         Returns:
@@ -78,13 +86,15 @@ class Watcher:
             if self.is_on and watched == self._watched:
                 return False
             _check(watched)
-            thread, stopping = await self._begin(sorted(path for path, *_ in watched))
+            self.close()
+            self._begin(sorted(path for path, *_ in watched))
         except OSError as error:
-            self._refuse(error)
-            await self.close()
+            self.close()
+            if str(error) != self._reason:
+                self._reason = str(error)
+                self._log.info("files_polled", reason=self._reason)
             return False
-        await self.close()
-        self._thread, self._stopping, self._watched = thread, stopping, watched
+        self._watched = watched
         self._reason = ""
         return True
 
@@ -94,70 +104,45 @@ class Watcher:
         self._written, self._names = set(), False
         return changes
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Watch nothing any more."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stopping.set()
-            await asyncio.to_thread(thread.join)
+        inotify, self._inotify = self._inotify, None
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        if inotify is not None:
+            asyncio.get_running_loop().remove_reader(inotify.fileno())
+            inotify.close()
 
-    async def _begin(self, paths: list[str]) -> tuple[threading.Thread, threading.Event]:
-        """Return when a thread reads events.
+    def _begin(self, paths: list[str]) -> None:
+        """Report what happens in these directories from now on.
 
         Raises:
-            OSError: A directory cannot be watched.
+            OSError: A directory cannot be watched, or the user has as many watches as may be.
         """
-        stopping = threading.Event()
+        self._inotify = inotify = INotify(nonblocking=True)
+        self._paths = {inotify.add_watch(path, _WRITTEN | _NAMES): path for path in paths}
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        if self._inotify is not None:
+            asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._read)
+
+    def _read(self) -> None:
+        """Note what the kernel reported; where its queue overflowed, everything is looked at."""
+        inotify = self._inotify
+        if inotify is None:
+            return
+        for event in inotify.read(timeout=0):
+            if event.mask & _WRITTEN and event.name:
+                self._written.add(f"{self._paths[event.wd].rstrip('/')}/{event.name}")
+            else:
+                self._names = True
         loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
-
-        def read() -> None:
-            from watchfiles import Change, watch
-
-            try:
-                for changes in watch(
-                    *paths, watch_filter=None, step=_STEP_MS, debounce=4 * _STEP_MS,
-                    rust_timeout=_STEP_MS, yield_on_timeout=True, recursive=False,
-                    stop_event=stopping, raise_interrupt=False,
-                ):  # fmt: skip
-                    written = {path for change, path in changes if change is Change.modified}
-                    names = len(written) < len({path for _, path in changes})
-                    loop.call_soon_threadsafe(self._note, ready, written, names)
-            except Exception as error:  # noqa: BLE001 - whatever it is, files are polled then
-                loop.call_soon_threadsafe(self._fail, ready, stopping, error)
-
-        thread = threading.Thread(target=read, name="inotify", daemon=True)
-        thread.start()
-        try:
-            await ready
-        except BaseException:
-            stopping.set()
-            raise
-        return thread, stopping
-
-    def _note(self, ready: "asyncio.Future[None]", written: set[str], names: bool) -> None:
-        if not ready.done():
-            ready.set_result(None)
-        self._written |= written
-        self._names |= names
-        if written or names:
-            self._wake()
-
-    def _fail(
-        self, ready: "asyncio.Future[None]", stopping: threading.Event, error: Exception
-    ) -> None:
-        if not ready.done():
-            ready.set_exception(error if isinstance(error, OSError) else OSError(str(error)))
-        elif stopping is self._stopping:
-            self._refuse(error)
-            self._thread = None
-            self._wake()
-
-    def _refuse(self, error: Exception) -> None:
-        """Say once why files are polled."""
-        if str(error) != self._reason:
-            self._reason = str(error)
-            self._log.info("files_polled", reason=self._reason)
+        loop.remove_reader(inotify.fileno())
+        self._pause = loop.call_later(_PAUSE_S, self._listen)
+        self._wake()
 
 
 def _identified(directories: Iterable[str]) -> Iterator[Directory]:
