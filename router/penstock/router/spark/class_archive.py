@@ -8,13 +8,21 @@ same jars; it passes over any other one, and says so in the job's `spark.out`.
 
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+from typing_extensions import override
 
 from penstock.base.files import atomic_writer
 from penstock.router.job.config import Spark
 from penstock.router.replay.progress import Report
 from penstock.router.spark.session import ARCHIVE_PATH, Session
+from penstock.router.spark.task_runs import run_in_tasks
 from penstock.service import UnavailableError
 
 _EXIT_TIMEOUT_S: Final = 300.0
@@ -76,15 +84,60 @@ def _let_spark_write(archive: Path, report: Report) -> None:
 
 
 def _run_queries(session: Session, directory: Path) -> None:
-    """A stream and a table, as jobs have them."""
+    """A stream that is read by Python and written in tasks, and a table, as jobs have them."""
+    session.spark.dataSource.register(Numbers)
     query = (
-        session.spark.readStream.format("rate")
+        session.spark.readStream.format(Numbers.name())
         .load()
-        .selectExpr("value", "string(value) AS text")
-        .writeStream.foreachBatch(lambda rows, _: rows.where("text > ''").toArrow())
+        .selectExpr("value", "CASE WHEN text > '' THEN 0 END AS route")
+        .writeStream.foreachBatch(
+            lambda rows, _: run_in_tasks(rows, count_rows, directory / "tasks")
+        )
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(once=True)
         .start()
     )
     query.awaitTermination()
     session.spark.range(10).groupBy("id").count().toArrow()
+
+
+def count_rows(batches: Iterator[pa.RecordBatch]) -> int:
+    """How many rows a task has."""
+    return sum(batch.num_rows for batch in batches)
+
+
+class Numbers(DataSource):  # type: ignore[misc] # pyspark is untyped here
+    """A stream that Spark reads by Python, as it reads a log."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return "penstock-numbers"
+
+    @override
+    def schema(self) -> str:
+        return "value binary, text string"
+
+    @override
+    def streamReader(self, schema: StructType) -> "NumberReader":
+        return NumberReader()
+
+
+class NumberReader(DataSourceStreamReader):  # type: ignore[misc] # as above
+    """One batch of one task and one row."""
+
+    @override
+    def initialOffset(self) -> dict[str, Any]:
+        return {"next": 0}
+
+    @override
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return {"next": 1}
+
+    @override
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition(0)]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"value": [b"1"], "text": ["one"]})
