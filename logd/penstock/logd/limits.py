@@ -90,11 +90,6 @@ CURSORS_PER_REQUEST_MAX: Final = 200
 CURSORS_PER_ANSWER_MAX: Final = 10_000
 """Cursors in one answer to `list_cursors`: at most 4 MiB of JSON."""
 
-OPENERS_MAX: Final = 4
-"""Threads that open logs side by side. What they read is small and mostly in the page cache: more
-of them only wait for each other's turn with the interpreter.
-"""
-
 WORKERS_MAX: Final = 16
 """Threads for what blocks besides the writing of streams: opening and closing them, checkpoints.
 They wait for the disk most of the time; file systems sync what several ask for together.

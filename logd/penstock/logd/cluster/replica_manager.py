@@ -23,6 +23,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from resource import RUSAGE_THREAD, getrusage
 from typing import Any, Final, Protocol
 
 import structlog
@@ -51,7 +52,7 @@ from penstock.logd.errors import (
     UnavailableError,
 )
 from penstock.logd.intake.turn import Message
-from penstock.logd.limits import OPENERS_MAX, REOPEN_FREE_BYTES_MIN
+from penstock.logd.limits import REOPEN_FREE_BYTES_MIN, WORKERS_MAX
 from penstock.logd.metadata.commands import (
     Basis,
     ChangeIsr,
@@ -261,20 +262,36 @@ class FailedLogReopener:
         return False
 
 
+_TOGETHER_S: Final = 0.1
+"""Seconds that an open log waits at most for others that are being opened."""
+
+
+def _blocks_read() -> int:
+    """Blocks that the disk has given to this thread so far; what it found in memory is none."""
+    return getrusage(RUSAGE_THREAD).ru_inblock
+
+
 class LogOpeners:
     """Threads that open logs. Used on the event loop.
 
-    What came of several logs is reported in one turn of the loop: a start opens thousands.
+    A log takes a dozen system calls, and each costs a thread its turn with the interpreter. So one
+    thread opens them, one after the other, and others help as far as logs come from the disk.
+
+    What came of several logs is reported in one turn of the loop, which costs a heartbeat and a
+    look at everything that changed: a start opens thousands.
 
     Args:
-        threads_max: Maximum logs opened at a time.
+        max_threads: Logs opened at a time, at most.
+        blocks_read: Blocks that the disk has given to the calling thread so far.
     """
 
-    def __init__(self, threads_max: int) -> None:
-        self._threads_max = threads_max
+    def __init__(self, max_threads: int, *, blocks_read: Callable[[], int] = _blocks_read) -> None:
+        self._max_threads = max_threads
+        self._blocks_read = blocks_read
         self._lock = threading.Lock()
         self._waiting: deque[_Opening] = deque()
-        self._opened: deque[tuple[_Opening, RecoveredPartition | Exception]] = deque()
+        self._opened: list[tuple[_Opening, RecoveredPartition | Exception]] = []
+        self._since_s = 0.0
         self._threads = 0
         self._reporting = False
 
@@ -288,14 +305,19 @@ class LogOpeners:
         opening = _Opening(open_log, loop.create_future())
         with self._lock:
             self._waiting.append(opening)
-            begins = self._threads < self._threads_max
+            begins = self._threads == 0
             self._threads += begins
-        if begins:  # with what log events have from here
-            loop.run_in_executor(None, copy_context().run, self._work, loop)
+        if begins:
+            self._begin(loop)
         return await opening.opened
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have one more thread work, with what log events have from here."""
+        loop.run_in_executor(None, copy_context().run, self._work, loop)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """On a thread: open logs as long as any wait."""
+        read = self._blocks_read()
         while True:
             with self._lock:
                 if not self._waiting:
@@ -307,15 +329,36 @@ class LogOpeners:
                 result = opening.open_log()
             except Exception as error:  # noqa: BLE001 - raised where the log is waited for
                 result = error
+            before, read = read, self._blocks_read()
+            self._note(loop, opening, result, from_disk=read > before)
+
+    def _note(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        opening: "_Opening",
+        result: RecoveredPartition | Exception,
+        *,
+        from_disk: bool,
+    ) -> None:
+        with self._lock:
+            if not self._opened:
+                self._since_s = loop.time()
             self._opened.append((opening, result))
-            if not self._reporting:  # if two threads see that, the second report is empty
-                self._reporting = True
-                loop.call_soon_threadsafe(self._report)
+            due = not self._waiting or loop.time() - self._since_s >= _TOGETHER_S
+            reports = due and not self._reporting
+            self._reporting = self._reporting or due
+            helped = from_disk and self._threads < min(self._max_threads, len(self._waiting))
+            self._threads += helped
+        if helped:
+            loop.call_soon_threadsafe(self._begin, loop)
+        if reports:
+            loop.call_soon_threadsafe(self._report)
 
     def _report(self) -> None:
-        self._reporting = False
-        while self._opened:
-            opening, result = self._opened.popleft()
+        with self._lock:
+            self._reporting = False
+            opened, self._opened = self._opened, []
+        for opening, result in opened:
             if opening.opened.done():
                 continue  # whoever waited was cancelled
             if isinstance(result, Exception):
@@ -694,7 +737,7 @@ class ReplicaManager:
         self._unsettled: list[Place] = []
         self._subscriptions_here = ReplicaSubscriptions(self, self._record)
         self._reconciler = ReplicaReconciler(self._bring_about)
-        self._openers = LogOpeners(OPENERS_MAX)
+        self._openers = LogOpeners(WORKERS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reported: dict[PartitionId, PartitionReport] = {}
         self._changed_reports: dict[PartitionId, None] = {}
