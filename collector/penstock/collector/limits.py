@@ -168,7 +168,7 @@ TAP_RECORDS_MAX: Final = 1000
 """Records that wait for a reader of `tap`; further ones pass by it and are counted."""
 
 SENDERS_MAX: Final = 10_000
-"""Senders whose last sequence is remembered; the one that was silent longest is forgotten."""
+"""Senders whose last sequence is kept; the one that was silent longest is forgotten."""
 
 NATS_OVERHEAD_BYTES: Final = 1 * KIB
 """Left free below the server's max_payload for envelope and headers."""

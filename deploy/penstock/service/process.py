@@ -124,11 +124,11 @@ def _watch_signals(
     """Tell the event loop of each signal; end the process when it does not hear of one."""
     number: int = signal.sigwait(_STOPPING)
     while True:
-        heard = threading.Event()
+        handled = threading.Event()
         with suppress(RuntimeError):  # the event loop has ended
-            loop.call_soon_threadsafe(_hear, heard, on_signal, number)
+            loop.call_soon_threadsafe(_handle, handled, on_signal, number)
         again = signal.sigtimedwait(_STOPPING, stuck_s)
-        if not heard.is_set() and not loop.is_closed():
+        if not handled.is_set() and not loop.is_closed():
             after = "at a second signal" if again else f"after {stuck_s:g} s"
             print(  # noqa: T201 - this is the process's last word
                 f"error: stopped {after}: the event loop waits for a disk; nothing acked is lost,"
@@ -139,8 +139,8 @@ def _watch_signals(
         number = again.si_signo if again else signal.sigwait(_STOPPING)
 
 
-def _hear(heard: threading.Event, on_signal: Callable[[str], None], number: int) -> None:
-    heard.set()
+def _handle(handled: threading.Event, on_signal: Callable[[str], None], number: int) -> None:
+    handled.set()
     on_signal(signal.Signals(number).name)
 
 

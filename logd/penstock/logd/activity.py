@@ -17,7 +17,7 @@ The file is lines, one an event, oldest first:
 
     8 hexadecimal digits: CRC32 of the rest | space | JSON: {"id", "kind", "value"} | newline
 
-`value` is the event's own JSON, as text. A line that is cut or changed is passed over and counted.
+`value` is the event's own JSON, as text. A line that is cut or changed is skipped and counted.
 What has been stored since is in the file until all is, or until the rest is rewritten: the
 event's id keeps it from being stored twice.
 

@@ -28,7 +28,7 @@ def subject_token(text: str) -> str:
     Whatever is not a letter, digit, ``-`` or ``_`` becomes ``_``: dots would add levels, ``*`` and
     ``>`` are wildcards, spaces end a protocol line.
     """
-    return _token(text[:SUBJECT_TOKEN_CHARACTERS_MAX])  # no more of a long text is remembered
+    return _token(text[:SUBJECT_TOKEN_CHARACTERS_MAX])  # no more of a long text is cached
 
 
 @lru_cache(maxsize=4096)

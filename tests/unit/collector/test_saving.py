@@ -50,5 +50,5 @@ def test_a_generation_that_stands_twice_in_a_checkpoint_is_one_file() -> None:
     )
     assert [state.generation for state in generations.known.values()] == [2]
     assert [state.generation for state in generations.lost] == [1]
-    generations.remember([waiting(1), waiting(2)])
+    generations.add([waiting(1), waiting(2)])
     assert [state.generation for state in generations.waiting] == [1, 2]

@@ -32,7 +32,7 @@ from penstock.collector.delivery.ordered_queue import (
 _FEW: Final = 2
 _MANY: Final = 6
 _MEMORY_NS: Final = 30_000_000_000
-"""The shortest round trip is remembered for this time at least, and for twice as long at most."""
+"""The shortest round trip is kept for this time at least, and for twice as long at most."""
 
 
 class Window:

@@ -254,7 +254,7 @@ class OrderedQueue:
     def refuse(self, request: int) -> Batch | None:
         """Logd will never take this batch as it is; returns it when it must go to quarantine.
 
-        Only the oldest batch is judged: a later one is sent again, alone, once it is the oldest.
+        Only the oldest batch counts: a later one is sent again, alone, once it is the oldest.
         A batch of several records is halved, so that one bad record does not take others along.
         """
         head = self.flight[0]

@@ -73,7 +73,7 @@ def payload_of_lines(
 
 
 class SpoolWriter:
-    """One source's door to the spool.
+    """One source's access to the spool.
 
     Args:
         source: The source's name, under which everything is counted.

@@ -50,7 +50,7 @@ class Dedupe(Transform):
     Args:
         key: Key of equal records; None: all but the times and the record's own id.
         window_ns: Nanoseconds that a key is known from its first record on.
-        max_keys: Keys remembered; beyond it the oldest is forgotten.
+        max_keys: Maximum keys kept; beyond it the oldest is forgotten.
     """
 
     settings = DedupeSettings

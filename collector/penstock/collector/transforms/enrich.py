@@ -31,7 +31,7 @@ from penstock.collector.transforms.transform import (
 from penstock.service import FilePath
 
 _REMEMBERED_MAX: Final = 4096
-"""Files whose container is remembered; the one not asked for longest is forgotten."""
+"""Files whose container is cached; the one not asked for longest is forgotten."""
 _TABLE_BYTES_MAX: Final = 16 * 1024 * 1024
 _TABLE_ROWS_MAX: Final = 100_000
 """A table stays in memory; larger ones belong into a join in the router."""

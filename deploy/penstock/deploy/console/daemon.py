@@ -113,20 +113,20 @@ class Console:
             self._streams.problem = "the console knows no logd; see its key `logd`"
         self._polling = Poller(config, self._rates, self._clock, self._note, names)
         self._tls = _context(config)
-        door = Authorizer(config, config.listen)
+        authorizer = Authorizer(config, config.listen)
         self._view = View(
             self._polling, self._streams, self._rates, self._clock,
-            started_ns=self._clock.unix_ns(), can_act=door.acts,
+            started_ns=self._clock.unix_ns(), can_act=authorizer.acts,
         )  # fmt: skip
         self._tracing = Tracing(config.tracing, "console", config.listen)
-        doors = RouterClient(config, self._polling.component_of)
+        routers = RouterClient(config, self._polling.component_of)
         self._specs = SpecSampler(self._streams, self._polling, self._clock)
         self._recorder = Recorder(config.history, self._polling, self._streams, self._clock)
         self._web = Web(
-            door,
+            authorizer,
             self._view,
             self._log,
-            doors,
+            routers,
             self._specs.describe,
             self._recorder.read,
             self._tracing.tracer,
@@ -158,7 +158,7 @@ class Console:
                 fix="stop what uses the port, or name another with --listen",
             ) from None
         self.address = join_host_port(host, port)
-        self._web.door = Authorizer(config, self.address)
+        self._web.access = Authorizer(config, self.address)
         scheme = "http" if self._tls is None else "https"
         structlog.get_logger().info("console serves", url=f"{scheme}://{self.address}/")
         self._health = Health.READY
@@ -206,7 +206,7 @@ class Console:
         refused = CounterMetricFamily(
             "penstock_console_tokens_refused", "Requests with a token that is wrong."
         )
-        refused.add_metric([], self._web.door.refused)
+        refused.add_metric([], self._web.access.refused)
         away = CounterMetricFamily(
             "penstock_console_connections_refused",
             "Connections refused because a bound on connections was reached.",

@@ -1,7 +1,7 @@
 """Rates of counters that others keep: what a counter grew by, over the time in which it did.
 
 A counter that is below what it was began again at 0, so it grew by all that it shows. Times come
-from a monotonic clock; one that steps back all the same is passed over, and nothing that comes out
+from a monotonic clock; one that steps back all the same is skipped, and nothing that comes out
 is ever negative, infinite or no number. A counter that was not seen for a window has no rate.
 """
 

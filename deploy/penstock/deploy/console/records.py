@@ -15,7 +15,7 @@ RECORDS_MAX: Final = 200
 """The records of one answer, over all partitions."""
 
 BEHIND_MAX: Final = 5_000
-"""Records a tail may be behind; then it goes on near the end and says how many it passed over."""
+"""Records a tail may be behind; then it goes on near the end and says how many it skipped."""
 
 BACK: Final = 100
 """Records before the end with which a tail begins, and those of one page that looks back."""
@@ -87,7 +87,7 @@ class RecordQuery:
         return bool(self.subject or self.text or self.severity)
 
 
-async def newest_records(log: RecordReader, wish: RecordQuery) -> dict[str, Any]:
+async def newest_records(log: RecordReader, query: RecordQuery) -> dict[str, Any]:
     """Records after where the tail is, at most the newest `RECORDS_MAX`, in the order of time.
 
     A tail that begins has the newest `BACK`. One that looks back has the oldest `BACK` of each
@@ -96,15 +96,15 @@ async def newest_records(log: RecordReader, wish: RecordQuery) -> dict[str, Any]
     Raises:
         LogdError: As reading does.
     """
-    numbers = list(wish.at)[:PARTITIONS_MAX]
-    look = _look_back if wish.back or wish.whole else _look
-    looks = await asyncio.gather(*(look(log, wish, number) for number in numbers))
+    numbers = list(query.at)[:PARTITIONS_MAX]
+    look = _look_back if query.back or query.whole else _look
+    looks = await asyncio.gather(*(look(log, query, number) for number in numbers))
     records = sorted(
         (record for look in looks for record in look["records"]),
         key=lambda record: (record["time_ms"], record["partition"], record["offset"]),
     )
-    begins = all(offset is None for offset in wish.at.values())
-    most = len(records) if wish.back else BACK if begins else RECORDS_MAX
+    begins = all(offset is None for offset in query.at.values())
+    most = len(records) if query.back else BACK if begins else RECORDS_MAX
     cut = 0 if begins else max(0, len(records) - most)
     return {
         "records": records[-most:] if most else [],
@@ -115,34 +115,34 @@ async def newest_records(log: RecordReader, wish: RecordQuery) -> dict[str, Any]
     }
 
 
-async def _look(log: RecordReader, wish: RecordQuery, partition: int) -> dict[str, Any]:
-    readable = await log.offsets(wish.stream, partition)
-    wanted, back = wish.at[partition], BACK_FILTERED if wish.is_filtered else BACK
+async def _look(log: RecordReader, query: RecordQuery, partition: int) -> dict[str, Any]:
+    readable = await log.offsets(query.stream, partition)
+    wanted, back = query.at[partition], BACK_FILTERED if query.is_filtered else BACK
     start = max(readable.start, readable.end - back) if wanted is None else wanted
     if start > readable.end or start < readable.start:  # purged, cut off, or made again
         start = max(readable.start, min(start, readable.end - back))
     skipped = max(0, readable.end - start - BEHIND_MAX)
     if skipped:
         start, skipped = readable.end - BACK, readable.end - start - BACK
-    found, next_offset, looked_at = await _fetch(log, wish, partition, start, readable.end)
+    found, next_offset, looked_at = await _fetch(log, query, partition, start, readable.end)
     is_end = next_offset >= readable.end
     return {"records": found, "next": next_offset, "skipped": skipped, "looked_at": looked_at,
             "is_end": is_end}  # fmt: skip
 
 
-async def _look_back(log: RecordReader, wish: RecordQuery, partition: int) -> dict[str, Any]:
-    readable = await log.offsets(wish.stream, partition)
-    start = wish.at[partition]
-    if start is None and wish.since_ms is not None:
-        start = await log.offset_for_timestamp(wish.stream, wish.since_ms * 1_000_000, partition)
+async def _look_back(log: RecordReader, query: RecordQuery, partition: int) -> dict[str, Any]:
+    readable = await log.offsets(query.stream, partition)
+    start = query.at[partition]
+    if start is None and query.since_ms is not None:
+        start = await log.offset_for_timestamp(query.stream, query.since_ms * 1_000_000, partition)
     start = max(readable.start, readable.start if start is None else start)
     found: list[dict[str, Any]] = []
-    most = 1 if wish.whole else BACK
+    most = 1 if query.whole else BACK
     looked_at = 0
     for _ in range(_FETCHES_MAX):
         if start >= readable.end or len(found) >= most:
             break
-        more, start, looked = await _fetch(log, wish, partition, start, readable.end)
+        more, start, looked = await _fetch(log, query, partition, start, readable.end)
         found += more
         looked_at += looked
     if len(found) > most:
@@ -152,14 +152,14 @@ async def _look_back(log: RecordReader, wish: RecordQuery, partition: int) -> di
 
 
 async def _fetch(
-    log: RecordReader, wish: RecordQuery, partition: int, start: int, end: int
+    log: RecordReader, query: RecordQuery, partition: int, start: int, end: int
 ) -> tuple[list[dict[str, Any]], int, int]:
     """Records that match from an offset on, the offset to go on at, and how many were looked at."""
     if start >= end:
         return [], start, 0
     try:
         fetched = await log.fetch(
-            wish.stream, start, partition=partition, bytes_max=_FETCH_BYTES, subject=wish.subject
+            query.stream, start, partition=partition, bytes_max=_FETCH_BYTES, subject=query.subject
         )
     except RefusedError as refusal:
         if refusal.code != "OUT_OF_RANGE":
@@ -168,12 +168,12 @@ async def _fetch(
     found, looked_at = [], 0
     for offset, record in _rows(fetched, start):
         looked_at += 1
-        most = WHOLE_CHARACTERS_MAX if wish.whole else VALUE_CHARACTERS_MAX
-        if _matches(record, wish):
+        most = WHOLE_CHARACTERS_MAX if query.whole else VALUE_CHARACTERS_MAX
+        if _matches(record, query):
             shown = _shown(offset, record, partition, most)
-            if not wish.text or _contains(shown, _text(record.value), wish.text.casefold()):
+            if not query.text or _contains(shown, _text(record.value), query.text.casefold()):
                 found.append(shown)
-        if wish.whole:
+        if query.whole:
             break
     return found, fetched.next_offset, looked_at
 
@@ -233,8 +233,8 @@ def _text(value: bytes | None) -> str | None:
         return f"base64:{base64.b64encode(value).decode()}"
 
 
-def _matches(record: Any, wish: RecordQuery) -> bool:
-    return not wish.severity or severity_of(record.value) >= wish.severity
+def _matches(record: Any, query: RecordQuery) -> bool:
+    return not query.severity or severity_of(record.value) >= query.severity
 
 
 def severity_of(value: bytes | None) -> int:

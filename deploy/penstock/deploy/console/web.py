@@ -104,7 +104,7 @@ class Web:
         counts: Answers by status code.
     """
 
-    door: Authorizer
+    access: Authorizer
     view: View
     log: LogAccess | None
     routers: Routers
@@ -136,7 +136,7 @@ class Web:
             return _RefusalError(503, "UNAVAILABLE", str(error)).response()
 
     def _check_name(self, headers: Mapping[str, str]) -> None:
-        if not self.door.is_called_by_name(headers.get("host", ""), headers.get("origin", "")):
+        if not self.access.is_called_by_name(headers.get("host", ""), headers.get("origin", "")):
             what = "that is none of the console's names; add it to its key `hosts`"
             raise _RefusalError(421, "UNKNOWN_HOST", what)
 
@@ -150,12 +150,12 @@ class Web:
             return _answered(self._token(request.headers.get("authorization", "")))
         if request.path not in _READ:
             raise _RefusalError(404, "NOT_FOUND", "there is nothing here")
-        if not self.door.may_look(request.headers.get("authorization", "")):
+        if not self.access.may_look(request.headers.get("authorization", "")):
             what = "the console shows what it knows to whom has its token"
             raise _RefusalError(401, "TOKEN", what)
         if request.path == "/api/records":
-            wish = record_query_of(request.query)
-            return _answered(await newest_records(self._reachable(), wish))
+            query = record_query_of(request.query)
+            return _answered(await newest_records(self._reachable(), query))
         if request.path == "/api/specs":
             return _answered(self.specs())
         if request.path == "/api/history":
@@ -168,11 +168,11 @@ class Web:
         if request.method != "POST":
             raise _RefusalError(405, "METHOD", "only POST")
         shown = request.headers.get("authorization", "")
-        if self.door.may_only_look(shown):
+        if self.access.may_only_look(shown):
             what = "that token is for looking; to act takes the other one"
             raise _RefusalError(403, "LOOK_ONLY", what)
-        if not self.door.may_act(shown):
-            what = "that is not the console's token" if self.door.acts else "there is no token"
+        if not self.access.may_act(shown):
+            what = "that is not the console's token" if self.access.acts else "there is no token"
             raise _RefusalError(401, "TOKEN", what)
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise _RefusalError(415, "BAD_REQUEST", "what is to be done comes as application/json")
@@ -201,11 +201,16 @@ class Web:
         return {"done": await act(self._reachable(), wanted, peer=peer)}
 
     def _token(self, shown: str) -> Mapping[str, Any]:
-        door = self.door
-        known = door.takes(shown)
+        access = self.access
+        known = access.takes(shown)
         if shown and not known:
-            door.refused += 1
-        return {"may": door.may(shown), "is_known": known, "acts": door.acts, "looks": door.looks}
+            access.refused += 1
+        return {
+            "may": access.may(shown),
+            "is_known": known,
+            "acts": access.acts,
+            "looks": access.looks,
+        }
 
     def _history(self, query: str) -> Mapping[str, Any]:
         asked = _fields(query)

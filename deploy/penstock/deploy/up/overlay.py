@@ -26,7 +26,7 @@ class LauncherSettings(BaseModel):
 
     Attributes:
         ports_from: The first of 100 ports of this appliance; none: the documented ports, or those
-            that `ports.json` in the directory remembers.
+            that `ports.json` in the directory has.
         log_max_bytes: Bytes of a log file above which it is emptied into one older file.
     """
 

@@ -208,7 +208,7 @@ def launch_topology(
         overlay: The user's own settings.
 
     Raises:
-        ConfigError: The file that remembers the ports is damaged.
+        ConfigError: The file with the ports is damaged.
     """
     if any_free:
         ports_from = None

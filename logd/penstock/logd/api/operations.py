@@ -682,7 +682,7 @@ class ElectedLeader(TypedDict):
     leader: str
     end_offset: Annotated[int | None, Meta(description="where its log ends; null: not known")]
     known_end: Annotated[
-        int | None, Meta(description="where the logs in sync ended when last heard")
+        int | None, Meta(description="where the logs in sync ended at their last heartbeat")
     ]
     unclean_elections: int
 

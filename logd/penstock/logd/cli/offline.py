@@ -172,7 +172,7 @@ def dump(
 ) -> None:
     """Write what DIR holds of STREAM; STREAM is left out for one partition's directory.
 
-    Changes nothing. Damaged frames are named on standard error and passed over; exit code 65 then.
+    Changes nothing. Damaged frames are named on standard error and skipped; exit code 65 then.
     """
     damaged: list[str] = []
 

@@ -35,7 +35,7 @@ FIXES: Final[Mapping[str, str]] = {
     "BAD_CONSUMER": "choose a name such as billing or team-a/billing",
     "BAD_GROUP": "choose a name such as billing or team-a/billing",
     "BAD_HEADER": "publish without that header, or correct it",
-    "BAD_HELLO": "give each node a name of its own: `node` in its configuration",
+    "BAD_HELLO": "give each node its own name: `node` in its configuration",
     "BAD_INCARNATION": "upgrade this client: its request has no incarnation that logd can read",
     "BAD_ISR": "ask again: the set of replicas in sync has changed",
     "BAD_NAME": "choose a name of letters, digits, _ and -",

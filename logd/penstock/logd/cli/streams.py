@@ -683,7 +683,7 @@ def gaps(stream: str | None, node: str | None, as_json: bool, server: str) -> No
     """Say when streams missed messages, and why; and which offsets are damaged.
 
     A gap is a time in which a stream was off its subject, or dropped messages without an answer.
-    Nodes remember those since they were started, the last 64 that ended; all are in their logs and
+    Nodes keep those since they were started, the last 64 that ended; all are in their logs and
     in the stream __activity.
     """
     with asking(server) as log:

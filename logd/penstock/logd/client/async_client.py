@@ -631,7 +631,7 @@ class AsyncLogClient:
 
         The members share the partitions of the streams. Each reads on from what the group has
         committed, and a partition goes to another once it was let go of, or its reader was not
-        heard for its session.
+        seen for its session.
 
         Args:
             group: Its name; its positions are the cursors of the consumer of that name.

@@ -85,7 +85,7 @@ class Following:
     Attributes:
         offset: Offset of the next record; -1 until the server has resolved `start`.
         incarnation: Incarnation of the stream, once known.
-        skipped: Offsets passed over because `out_of_range` allowed it.
+        skipped: Offsets skipped because `out_of_range` allowed it.
     """
 
     def __init__(self, server: str, stream: str, start: Position, options: FollowOptions) -> None:

@@ -446,7 +446,7 @@ class Membership:
         if message:
             error = RefusedError("GROUP_REFUSED", f"group {self.group!r}: {message}")
         else:
-            text = f"{self.id} was not heard for its session: others have its partitions"
+            text = f"{self.id} sent no heartbeat for its session: others have its partitions"
             error = RefusedError("FENCED", text)
         self._fail(error)
 
@@ -677,7 +677,7 @@ class AsyncGroupConsumer:
     async def record(self) -> GroupRecord:
         """The next record of any partition it was granted; what was given last is done with.
 
-        Waits for one. May be cancelled: nothing is passed over.
+        Waits for one. May be cancelled: nothing is skipped.
 
         Raises:
             RefusedError: `FENCED`: the session ended and others have the partitions; join again.

@@ -272,7 +272,7 @@ class GroupMemberInfo:
 
     Attributes:
         streams: Names of those it wants to read.
-        session_ms: Not heard for so long, and a tenth more, it is fenced.
+        session_ms: Milliseconds without a heartbeat after which, and a tenth more, it is fenced.
     """
 
     member: str

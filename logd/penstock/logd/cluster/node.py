@@ -6,7 +6,7 @@
 
 It founds the group together with the other founders, or returns to it; one that is no founder
 joins. It registers: where it is reached, which storage it has, and that its process is a new one.
-Whoever leads the group lets in who is registered (`penstock.logd.cluster.node`).
+The group's leader admits nodes that are registered (`penstock.logd.cluster.node`).
 
 Where the other nodes are, stored over restarts.
 

@@ -10,7 +10,7 @@ that they remove may lie in the damage, and be read again when it is repaired.
 
 The pace of background work: so many bytes a second, half of the time, until told to stop.
 
-Whoever works calls a `Pace` after each piece, of some milliseconds at the longest. The thread then
+Working code calls a `Pace` after each piece, of some milliseconds at the longest. The thread then
 waits as long as the rate demands; and for as long as it has worked, so that the interpreter's lock
 is free half of the time for those who serve publishers and readers.
 """
@@ -342,7 +342,7 @@ class Cleaner:
         self._rewriter.counts.passes += 1
 
     def _note_keys(self, keys: KeyMap, end_offset: int, pace: Pace) -> None:
-        """Read the dirty part, as far as memory allows; damage is passed over."""
+        """Read the dirty part, as far as memory allows; damage is skipped."""
         while keys.end_offset < end_offset and not keys.is_full():
             try:
                 for header, batch in self._batches(keys.end_offset, end_offset, pace):

@@ -40,7 +40,7 @@ from penstock.logd.storage import CommitLog
 
 _NS_PER_S: Final = 1_000_000_000
 _SAMPLE_FRAMES: Final = 256
-"""Frames that a segment is judged by."""
+"""Frames by which a segment is classified."""
 
 _BACKOFF_MAX_S: Final = 3600
 """Seconds after which a rewriting that failed again and again is tried once more."""

@@ -53,7 +53,7 @@ Verdict: TypeAlias = Election | IsrChange | Wait | None
 class Elections:
     """Decides for one partition at a time.
 
-    Remembers since when partitions have nobody to lead them.
+    Notes since when partitions have nobody to lead them.
     """
 
     def __init__(self, state: ClusterState, liveness: Liveness, timing: Timing) -> None:

@@ -24,7 +24,7 @@ higher number. A file that is copied as it is has
 the same bytes under the same key; a replica has its own keys (docs/decisions/0028).
 
 A file beside the segments that holds what came with records is encrypted as a whole, under a data
-key of its own:
+its own key:
 
     offset size field
          0    4 magic            b"PNSE"

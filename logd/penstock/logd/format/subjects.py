@@ -59,7 +59,7 @@ def check_stream_subject(subject: str, *, ack_on_reply: bool) -> None:
     A stream that stored the acks logd sends would feed itself, so every filter of inboxes, of NATS
     system subjects or of logd's own is refused. One that begins with a wildcard matches everybody's
     requests, too, whose answer an ack would be taken for: it must not ack. Of what it matches,
-    reserved subjects are passed over as they arrive.
+    reserved subjects are skipped as they arrive.
 
     Raises:
         RefusedError: `BAD_SUBJECT`, with the reason.

@@ -90,7 +90,7 @@ class MessageIds:
         return found[0]
 
     def record(self, message_id: bytes, offset: int, now_ns: int) -> None:
-        """Remember that a message of this id was stored."""
+        """Note that a message of this id was stored."""
         self.record_all((message_id,), ((offset, now_ns),))
 
     def snapshot(self) -> tuple[list[bytes], list[tuple[int, int]]]:
@@ -234,7 +234,7 @@ class ProducerTable:
         return Gap(last)
 
     def record(self, producer_id: bytes, sequence: int, offset: int, now_ns: int) -> None:
-        """Remember that a batch was accepted, its last record at `offset`."""
+        """Note that a batch was accepted, its last record at `offset`."""
         self._uncommitted.append((offset, producer_id, self._states.get(producer_id)))
         self._states[producer_id] = ProducerState(sequence, offset, now_ns)
         self._states.move_to_end(producer_id)

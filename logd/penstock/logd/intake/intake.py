@@ -11,7 +11,7 @@ What a publisher expects of a stream's end, against what it is: JetStream's `Nat
 
 Nothing is kept for that but the last sequence and the last message's id. A stream that stores one
 subject knows the last sequence of that subject by them: its own. One that stores many would have to
-remember a sequence for each subject there ever was; it refuses the question.
+keep a sequence for each subject there ever was; it refuses the question.
 """
 
 from collections import Counter
@@ -443,7 +443,7 @@ class Intake:
         if not asked and self.config.ack_on_reply:
             # Who is named answers: no leader after this one may answer what it finds in the log.
             message = message._replace(reply=b"")
-        options = self._options(pairs, message, judged=asked and answers)
+        options = self._options(pairs, message, strict=asked and answers)
         if isinstance(options, Refusal):
             self._refuse(message, options)
             return
@@ -484,10 +484,10 @@ class Intake:
                 acked = asked and bool(message.reply) and options.ack_policy != "none"
                 self._take_batch(message, envelope.payload, single.size, asked=asked, acked=acked)
 
-    def _options(self, pairs: Pairs, message: Message, *, judged: bool) -> PublishOptions | Refusal:
+    def _options(self, pairs: Pairs, message: Message, *, strict: bool) -> PublishOptions | Refusal:
         """Read the options in a message's headers; those of an unanswered one cannot be refused."""
         most = self.config.max_key_bytes
-        if judged:
+        if strict:
             return read_options(pairs, max_key_bytes=most) if pairs else NO_OPTIONS
         return read_unanswered(pairs, max_key_bytes=most, tombstones=not message.payload)
 
@@ -583,7 +583,7 @@ class Intake:
                 )
                 if acked:
                     self._ack_when_durable(ack)
-            case Gap() if not asked:  # the stream that is named has judged the sequence
+            case Gap() if not asked:  # the stream that is named has answered the sequence
                 self._place_batch(message, batch, size, acked=False)
             case Gap(last):
                 nack = Nack.SEQUENCE_GAP if last else Nack.UNKNOWN_PRODUCER

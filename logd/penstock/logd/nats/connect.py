@@ -120,7 +120,7 @@ def _with_seed(path: Path, nonce: str) -> dict[str, str]:
     lines = [line.strip() for line in _read(path, key).splitlines()]
     seeds = [line for line in lines if line and not line.startswith(b"#")]
     if len(seeds) != 1:
-        raise _bad_file(key, path, "holds no seed in a line of its own")
+        raise _bad_file(key, path, "holds no seed in its own line")
     public_key, sign = _load_seed(seeds[0], key, path)
     return {"nkey": public_key, "sig": sign(nonce)}
 

@@ -32,7 +32,7 @@ class Dump:
 
     Args:
         directory: Directory of the log.
-        on_damage: Told of each damaged frame, which is passed over.
+        on_damage: Called with each damaged frame, which is skipped.
         masters: Master keys, for a log that is encrypted.
 
     Raises:

@@ -282,7 +282,7 @@ class Inspection:
             meaning = "nothing to readers: the next start reads the whole log instead"
             self._tell(path, problem, meaning, severity=Severity.LEFTOVER)
         elif memory is not None and memory.lost:
-            reason = f"what was remembered below offset {memory.lost} was lost once"
+            reason = f"the dedup state below offset {memory.lost} was lost once"
             self._tell(path, reason, "nothing to readers", severity=Severity.NOTE)
 
     def _survey(self) -> None:

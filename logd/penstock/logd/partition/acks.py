@@ -32,8 +32,8 @@ class AckSender:
         sent: Answers handed to the connection.
         dropped: Answers that could not be sent.
         withheld: Answers that were asked for where a stream would have stored them.
-        stored: Whether a subject is such a one; None: it is not looked at. Whoever may publish
-            anywhere could else have an ack stored where it may not.
+        stored: Whether a subject is such a one; None: it is not looked at. A client that may
+            publish anywhere could else have an ack stored where it may not.
     """
 
     def __init__(self, link: NatsLink, clock: Clock | None = None) -> None:

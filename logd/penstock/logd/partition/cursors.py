@@ -345,7 +345,7 @@ def _message(key: CursorKey, position: CursorPosition | None) -> Message:
 
 
 def _read_changes(log: CommitLog) -> list[Change]:
-    """The last change of each cursor; damage is passed over and said."""
+    """The last change of each cursor; damage is skipped and reported."""
     latest: dict[CursorKey, CursorPosition | None] = {}
     offset = log.start_offset
     while offset < log.end_offset:

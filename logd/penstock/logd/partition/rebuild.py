@@ -41,7 +41,7 @@ def rebuild_intake(
     save: bool = True,
     committed: int | None = None,
 ) -> bool:
-    """Replay a log into a new intake; damaged frames are passed over and logged.
+    """Replay a log into a new intake; damaged frames are skipped and logged.
 
     Args:
         intake: An intake without dedup state.

@@ -145,7 +145,7 @@ class RaftLog:
         self._writing.clear()
 
     def keep_snapshot(self, snapshot: Snapshot, entries_kept: int) -> None:
-        """Remember a snapshot of applied entries and forget most of those it covers."""
+        """Note a snapshot of applied entries and drop most of those it covers."""
         assert self.base_index <= snapshot.index <= self.applied
         self.snapshot = snapshot
         base = max(self.base_index, snapshot.index - entries_kept)

@@ -247,7 +247,7 @@ class Acl:
     def who_can(self, action: Action, target: Target) -> list[tuple[str, Decision]]:
         """Every principal that rules or the configuration name, and what holds for it alone.
 
-        A name is judged without groups and a group without a name: what one allows, a rule about
+        A name is decided without groups and a group without a name: what one allows, a rule about
         the other may still deny.
         """
         rules = (*self.rules, *self.grants)

@@ -9,7 +9,7 @@ The public keys that tokens are signed with: a JWKS document (RFC 7517).
 
 Which algorithm a key is for is decided here, by its kind, and never by the token that names it: RSA
 of 2048 bits or more is for RS256, P-256 for ES256, Ed25519 for EdDSA. Other keys, symmetric ones
-above all, are passed over.
+above all, are skipped.
 
 Where the keys of tokens come from: a file, or an https URL that is asked again and again.
 

@@ -62,7 +62,7 @@ class Principal:
 
 
 ANONYMOUS: Final = Principal("anonymous", Method.ANONYMOUS)
-"""Whoever has not said who they are."""
+"""The anonymous principal."""
 
 _CALLER: ContextVar[Principal] = ContextVar("caller", default=ANONYMOUS)
 

@@ -146,7 +146,7 @@ def decode_index(
 ) -> tuple[SparseIndex, Claim]:
     """Decode and check both files of one segment.
 
-    Whoever wrote them may have been killed between the two: then the older one counts.
+    The process that wrote them may have been killed between the two: then the older one counts.
 
     Raises:
         CorruptError: One is short, damaged, or does not pair with the other.

@@ -321,6 +321,6 @@ class LogReader:
         return frames
 
     def _note(self, error: CorruptFrameError, changes: int) -> None:
-        """Remember damage that was found, unless the files were cut below the reader."""
+        """Note damage that was found, unless the files were cut below the reader."""
         if changes == self._changes:
             self.damages.add(error.offset, error.next_offset)

@@ -203,7 +203,7 @@ def _deeply(reader: FrameReader, found: Found) -> Found | Damage:
 def next_sound_frame(reader: FrameReader, position: int, *, offset_min: int) -> Found | None:
     """The first sound frame after a damaged position whose offsets are not used yet.
 
-    Both CRCs must hold, so that bytes that merely look like a header are passed over.
+    Both CRCs must hold, so that bytes that merely look like a header are skipped.
     """
     position += ALIGNMENT
     while position + HEADER_SIZE <= reader.end:

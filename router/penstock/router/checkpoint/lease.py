@@ -8,13 +8,13 @@ Beats are separate names, of which the highest number counts: one that is applie
 was given up must not look like the one that was seen before.
 
 A lease is held for a while from the moment that its last beat was *asked* for, provided that a look
-*after* the beat found no newer term. Whoever wants it makes the next term once nothing has changed
-for as long as the holder's lease lasts, between the end of one look and the beginning of another.
-Then one more look shows whether the holder beat before the new term was there. If it did, it may
-hold the lease once more for as long, and is waited for. So never do two hold it, however long a
-request takes, whether it is applied though it failed, and however slowly a process runs. What the
-store must be: a name is made by one of many, and a look sees all that was answered before it was
-asked.
+*after* the beat found no newer term. A process that wants it makes the next term once nothing has
+changed for as long as the holder's lease lasts, between the end of one look and the beginning of
+another. Then one more look shows whether the holder beat before the new term was there. If it did,
+it may hold the lease once more for as long, and is waited for. So never do two hold it, however
+long a request takes, whether it is applied though it failed, and however slowly a process runs.
+What the store must be: a name is made by one of many, and a look sees all that was answered before
+it was asked.
 What clocks must do: run equally fast, also while a machine is suspended; they need not agree on the
 time.
 

@@ -177,7 +177,7 @@ def dlq_publish(path: Path, names: tuple[str, ...], sink: str | None) -> None:
 
     That is for dead letters that did not get there when they were written. The stream knows those
     that it has only within its window for duplicates. A file with a line that is no dead letter is
-    passed over from there on. Exit code 69 when some are still not stored.
+    skipped from there on. Exit code 69 when some are still not stored.
     """
     from penstock.router.deadletters.stream import NatsDeadLetterPublisher, publish_file
 

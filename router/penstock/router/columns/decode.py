@@ -1,7 +1,7 @@
 """Records as JSON text, decoded to columns of Arrow a batch at a time.
 
 Each value is decoded by msgspec into an object that has just the fields which are wanted; what is
-not wanted is passed over as text. Only rows that are not as the specs say are looked at one by one:
+not wanted is skipped as text. Only rows that are not as the specs say are looked at one by one:
 they are kept, their fields NULL where they cannot be told, and `malformed_reason` says why.
 
 The objects that records are decoded into: with slots for the keys that records turn out to have.

@@ -48,11 +48,11 @@ _MARK_BYTES: Final = 4
 _WRITTEN: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
-def pack(judged: pa.RecordBatch, passed_through: pa.RecordBatch) -> pa.RecordBatch:
+def pack(looked_at: pa.RecordBatch, passed_through: pa.RecordBatch) -> pa.RecordBatch:
     """Pack a batch that is not empty into the record batch that Spark receives.
 
     Args:
-        judged: The columns that it looks at, maybe none.
+        looked_at: The columns that it looks at, maybe none.
         passed_through: Those that it does not, of the same rows.
     """
     sink = pa.BufferOutputStream()
@@ -64,14 +64,14 @@ def pack(judged: pa.RecordBatch, passed_through: pa.RecordBatch) -> pa.RecordBat
     with pa.ipc.new_stream(sink, held.schema, options=_WRITTEN) as writer:
         writer.write_batch(held)
     values = pa.array(_in_parts(sink.getvalue()), pa.binary())
-    if not judged.num_columns:
+    if not looked_at.num_columns:
         return pa.RecordBatch.from_arrays([values], schema=pa.schema([_FIELD]))
     if len(values) > 1:
-        nulls = [pa.nulls(len(values) - 1, field.type) for field in judged.schema]
-        of_no_record = pa.RecordBatch.from_arrays(nulls, schema=judged.schema)
-        judged = pa.concat_batches([of_no_record, judged])
+        nulls = [pa.nulls(len(values) - 1, field.type) for field in looked_at.schema]
+        of_no_record = pa.RecordBatch.from_arrays(nulls, schema=looked_at.schema)
+        looked_at = pa.concat_batches([of_no_record, looked_at])
     no_values = pa.nulls(passed_through.num_rows - 1, pa.binary())
-    return judged.append_column(_FIELD, pa.concat_arrays([values, no_values]))
+    return looked_at.append_column(_FIELD, pa.concat_arrays([values, no_values]))
 
 
 def _in_parts(value: pa.Buffer) -> list[bytes]:
@@ -87,16 +87,16 @@ def _mark_of(value: pa.Buffer) -> bytes:
     return mark
 
 
-def pack_lost(count: int, judged: pa.Schema) -> pa.RecordBatch:
+def pack_lost(count: int, looked_at: pa.Schema) -> pa.RecordBatch:
     """Return the row of NULLs that stands for lost offsets in Spark.
 
     Args:
         count: Number of lost offsets.
-        judged: The columns that it looks at.
+        looked_at: The columns that it looks at.
     """
     value = pa.array([_LOST.pack(_LOST_MARK, count)], pa.binary())
-    nulls = [pa.nulls(1, field.type) for field in judged]
-    return pa.RecordBatch.from_arrays([*nulls, value], schema=judged.append(_FIELD))
+    nulls = [pa.nulls(1, field.type) for field in looked_at]
+    return pa.RecordBatch.from_arrays([*nulls, value], schema=looked_at.append(_FIELD))
 
 
 def lost_of(rows: pa.Table) -> int:

@@ -105,7 +105,7 @@ class BatchWriter:
         Raises:
             StoppedError: The job ends before it is the sink's turn.
         """
-        if not isinstance(self._sink, TaskSink) or self.steps.remembers:
+        if not isinstance(self._sink, TaskSink) or self.steps.keeps_state:
             return None
         self._wait_for_turn()
         self._sink.begin()

@@ -13,7 +13,7 @@ from penstock.service import ConfigError
 class WrongKeyError(ConfigError):
     """A key of the job file is wrong; the reason begins with it.
 
-    Whoever raises it does not know the file; `naming` does.
+    The code that raises it does not know the file; `naming` does.
     """
 
 

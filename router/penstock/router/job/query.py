@@ -100,7 +100,7 @@ class _Received:
 
     Attributes:
         records: Records that routes lead to the sink.
-        lost: Offsets that were passed over.
+        lost: Offsets that were skipped.
         holds_others: Whether there are others than Penstock's own spans.
         deliver: Brings them where they belong, or commits what is written.
     """

@@ -49,7 +49,7 @@ class Prepared:
 
 
 class RouteSteps:
-    """The steps on the way to one sink; they can be pickled, unless `remembers`.
+    """The steps on the way to one sink; they can be pickled, unless `keeps_state`.
 
     Args:
         columns: Columns for the sink.
@@ -81,9 +81,9 @@ class RouteSteps:
         return [*self._columns, *sorted(more - set(self._columns)), *route]
 
     @property
-    def remembers(self) -> bool:
+    def keeps_state(self) -> bool:
         """True if a transform needs all batches, one after the other, in one process."""
-        return any(chain.remembers for chain in self._chains.values())
+        return any(chain.keeps_state for chain in self._chains.values())
 
     def prepare(self, rows: pa.Table, batch: int) -> Prepared:
         """Do the steps to the rows of a batch.

@@ -75,7 +75,7 @@ class Compactor:
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
-        self._index = LakeIndex(store, remembers=True)
+        self._index = LakeIndex(store, caches=True)
         self._policy = policy
         self._clock = clock
         self._compression = compression

@@ -31,13 +31,13 @@ class LakeIndex:
 
     Args:
         store: The lake.
-        remembers: Whether a plan that was read is cached. For a pass under the lease: by the time
+        caches: Whether a plan that was read is cached. For a pass under the lease: by the time
             that a plan's name may come again, such an index has to be gone.
     """
 
-    def __init__(self, store: LakeStore, *, remembers: bool = False) -> None:
+    def __init__(self, store: LakeStore, *, caches: bool = False) -> None:
         self._store = store
-        self._remembers = remembers
+        self._caches = caches
         self._objects = store.objects
         self._known: dict[str, dict[str, Any]] = {}
 
@@ -49,7 +49,7 @@ class LakeIndex:
         """
         names = set(self._objects.names(_PLANS))
         self._known = {
-            name: it for name, it in self._known.items() if self._remembers and name in names
+            name: it for name, it in self._known.items() if self._caches and name in names
         }
         told = sorted(name for name in names if name.endswith(".json"))
         return tuple(filter(None, (self._state(name, names) for name in told)))

@@ -202,7 +202,7 @@ def reading_begins(at: StreamPartition, start: Offsets, end: Offsets) -> int:
 def resolve(
     wanted: Offsets | int, readable: Mapping[StreamPartition, Readable], *, missing: int
 ) -> dict[StreamPartition, int]:
-    """Turn a wish into offsets of every readable partition.
+    """Resolve an offset spec to offsets of every readable partition.
 
     Args:
         wanted: `EARLIEST`, `LATEST`, or offsets that may contain them.

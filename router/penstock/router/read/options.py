@@ -208,8 +208,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
     return SourceOptions(
         logd=given.need("logd"),
         subscription=_subscription(given),
-        starting=_wish(given, "starting", LATEST if streaming else EARLIEST),
-        ending=_wish(given, "ending", LATEST),
+        starting=_offset_spec(given, "starting", LATEST if streaming else EARLIEST),
+        ending=_offset_spec(given, "ending", LATEST),
         max_rows=given.positive("maxOffsetsPerTrigger"),
         max_bytes=given.positive("maxBytesPerTrigger"),
         task_bytes=given.positive("maxBytesPerTask"),
@@ -341,7 +341,7 @@ def _subscription(given: _Given) -> Subscription:
     return Subscription(names=tuple(dict.fromkeys(streams)))
 
 
-def _wish(given: _Given, which: Literal["starting", "ending"], default: int) -> OffsetSpec:
+def _offset_spec(given: _Given, which: Literal["starting", "ending"], default: int) -> OffsetSpec:
     """Return the begin or end: a time takes precedence over times by partition, then offsets."""
     strategy: Strategy = "latest"
     if which == "starting":

@@ -365,8 +365,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         else at the earliest: records may have come since it was created. A partition that was added
         to a stream which is read begins at its very first record.
         """
-        wish = self._options.starting
-        offsets = wish if isinstance(wish, Offsets) else Offsets({})
+        spec = self._options.starting
+        offsets = spec if isinstance(spec, Offsets) else Offsets({})
         starting = resolve(offsets, state.readable, missing=EARLIEST)
         streams = {where.stream for where in known.next}
         added = {where: 0 for where in starting if where.stream in streams}
@@ -463,11 +463,11 @@ def _shape(options: SourceOptions, schema: StructType) -> Projection:
 
 
 def _resolved(
-    log: LogdReader, wish: OffsetSpec, readable: Mapping[StreamPartition, Readable], *, missing: int
+    log: LogdReader, spec: OffsetSpec, readable: Mapping[StreamPartition, Readable], *, missing: int
 ) -> dict[StreamPartition, int]:
-    if isinstance(wish, Times):
-        wish = Offsets(log.at_times(wish, readable))
-    return resolve(wish, readable, missing=missing)
+    if isinstance(spec, Times):
+        spec = Offsets(log.at_times(spec, readable))
+    return resolve(spec, readable, missing=missing)
 
 
 def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamPartition, int]) -> None:

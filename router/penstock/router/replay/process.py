@@ -45,7 +45,7 @@ from penstock.service import (
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOHUP: Final = (signal.SIGHUP, signal.SIG_IGN)
-"""Whoever started it under nohup wants it to outlast the terminal."""
+"""A process started under nohup is to outlast the terminal."""
 
 _STOP: Final = 0
 """Byte in the pipe for a stop requested over the network; any other is a signal's number."""
@@ -71,10 +71,10 @@ def attended(
     Raises:
         ConfigError: A file of `admin_access` cannot be used.
     """
-    door = _Door(run, clock, exit_now)
-    server = _served(run, door)
+    endpoint = _AdminEndpoint(run, clock, exit_now)
+    server = _served(run, endpoint)
     taken = [it for it in _SIGNALS if (it, signal.getsignal(it)) != _NOHUP]
-    woken = signal.set_wakeup_fd(door.pipe, warn_on_full_buffer=False)
+    woken = signal.set_wakeup_fd(endpoint.pipe, warn_on_full_buffer=False)
     before = {number: signal.signal(number, _on_signal) for number in taken}
     try:
         yield
@@ -84,17 +84,17 @@ def attended(
         signal.set_wakeup_fd(woken)
         if server is not None:
             server.close(quietly=True)
-        door.close()
+        endpoint.close()
 
 
-def _served(run: BoundedRun, door: "_Door") -> AdminServer | None:
+def _served(run: BoundedRun, endpoint: "_AdminEndpoint") -> AdminServer | None:
     """Start the replay's admin server; None: it cannot listen, and the reason is printed."""
     registry = CollectorRegistry()
-    registry.register(StatusCollector(door.status))
-    actions = {PATH: door.answer}
+    registry.register(StatusCollector(endpoint.status))
+    actions = {PATH: endpoint.answer}
     config = run.config
     server = admin_server(
-        door.status, registry, config.admin_access, actions, hosts=config.admin_hosts
+        endpoint.status, registry, config.admin_access, actions, hosts=config.admin_hosts
     )
     try:
         server.start(run.config.admin)
@@ -109,7 +109,7 @@ def _on_signal(_: int, __: FrameType | None) -> None:
     """See above."""
 
 
-class _Door:
+class _AdminEndpoint:
     """Status and admin actions of the replay. `status` and `answer` are for any thread.
 
     Attributes:

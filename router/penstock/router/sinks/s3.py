@@ -86,7 +86,7 @@ from penstock.router.sinks.sink import (
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
 _POSITION: Final = "penstock_place"
-"""The column that remembers where a row stands in the batch."""
+"""The column that stores where a row stands in the batch."""
 
 _DELETED: Final = (200, 204, 404)
 _KEY: Final = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)

@@ -41,7 +41,7 @@ class Chain:
 
     Args:
         steps: Steps of the job file.
-        state_dir: A directory of the route's and sink's own, for what steps remember.
+        state_dir: A directory of the route's and sink's own, for the state of steps.
         key_path: Key of the steps in the job file, for errors.
         stream_id: The same as `SinkContext.stream_id`.
         again: Rows were delivered before.
@@ -75,7 +75,7 @@ class Chain:
                 self._seen = Seen(step.dedupe, state_dir, stream_id, again)
 
     @property
-    def remembers(self) -> bool:
+    def keeps_state(self) -> bool:
         """True if a step depends on earlier batches."""
         return self._seen is not None
 

@@ -3,7 +3,7 @@
     STATE_DIR/dedupe.ROUTE/00000000000000000042.arrow   the ids that batch 42 saw first, with times
 
 Times are those of the log, so that they only ever tell how far the log has come. Before a batch,
-the files of earlier batches are what is known; so a batch that comes again is judged as it was the
+the files of earlier batches are what is known; so a batch that comes again is decided as it was the
 first time. Ids that are older than the window, and the oldest ones above the bound, are forgotten
 between batches, never within one. What is left out is noted (`left_out`), for replays of a range:
 these leave out the same, though they do not know all that came before.
@@ -13,7 +13,7 @@ What `dedupe` left out of each batch, so that a replay of a range leaves out the
     SINK/dedupe.ROUTE/left_out.ndjson   [["logs", "5f2c…", 0, 100, 199, [104, 104, 150, 162]]]
 
 A line is a batch: for each partition the stream, its id (`SinkContext.stream_id`), its number, the
-first and the last offset of the rows that were judged, and runs of those that were left out, from
+first and the last offset of the rows that were decided, and runs of those that were left out, from
 and to. What comes again, or in a stream's order before what is noted, takes the place of that.
 """
 
@@ -56,7 +56,7 @@ def nameless(_stream: str, _partition: int, _offset: int) -> str:
 
 @dataclass(slots=True)
 class Decided:
-    """Decisions on the rows of one partition, in order: offset ranges judged, and those left out.
+    """Decisions on the rows of one partition, in order: offset ranges decided, and those left out.
 
     The latter are two lists for each batch, so that a row is looked up without a copy of them.
     """
@@ -194,7 +194,7 @@ class Seen:
         self.forgotten = 0
 
     def fresh(self, table: pa.Table, batch: int) -> pa.Array:
-        """Return which rows occur for the first time; remember them under the batch's number.
+        """Return which rows occur for the first time; store them under the batch's number.
 
         Args:
             table: Rows in the log's order, with `COLUMNS`.

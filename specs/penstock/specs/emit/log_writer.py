@@ -2,7 +2,7 @@
 
 A log record passes redaction once. Usually that is by parts: what is bound stays the same over
 many records, and so do the names that a line of code gives its attributes, so both are redacted
-when they are first seen, and remembered. Where values are searched, too, because no collector
+when they are first seen, and cached. Where values are searched, too, because no collector
 comes behind, it is the record as a whole, and the parts are left alone.
 
 Free-form logs are not validated where they are made: that would cost more than all the rest. They
@@ -39,7 +39,7 @@ from penstock.specs.redact.scrubber import Scrubber
 
 _DAY_NS: Final = 86_400 * 10**9
 _NAMES_MAX: Final = 4096
-"""Different sets of attributes' names that are remembered."""
+"""Different sets of attributes' names that are cached."""
 
 
 class CommonFields(NamedTuple):
@@ -179,7 +179,7 @@ class LogLines:
     def _renew_common(self, now: int) -> "CommonFields":
         """Scrub what is bound, and read the machine's figures.
 
-        Remembered for as long as the figures are, and within the day, since keys rotate by days.
+        Cached for as long as the figures are, and within the day, since keys rotate by days.
         """
         given = bound()
         treated, dropped = given, 0

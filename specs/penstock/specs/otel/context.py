@@ -28,7 +28,7 @@ _has_processor: Final[weakref.WeakSet[TracerProvider | LoggerProvider]] = weakre
 
 
 class BoundSpanProcessor(SpanProcessor):
-    """Remembers, for `PenstockSpanExporter`, what is bound when a span starts.
+    """Stores, for `PenstockSpanExporter`, what is bound when a span starts.
 
     `setup` and `install` bring it, also to a provider that was set before. One that is made later,
     or is not the global one, gets it by hand, in any order:
@@ -43,7 +43,7 @@ class BoundSpanProcessor(SpanProcessor):
 
 
 class BoundLogRecordProcessor(LogRecordProcessor):
-    """Remembers, for `PenstockLogRecordExporter`, what is bound when a log record is emitted.
+    """Stores, for `PenstockLogRecordExporter`, what is bound when a log record is emitted.
 
     `setup` and `install` bring it to the global provider, if there is one. Others get it by hand,
     before what exports: ``provider.add_log_record_processor(BoundLogRecordProcessor())``.
@@ -65,7 +65,7 @@ class BoundLogRecordProcessor(LogRecordProcessor):
 
 
 def add_bound_processor(provider: object) -> None:
-    """Give one of the SDK's providers, once, the processor that remembers what is bound."""
+    """Give one of the SDK's providers, once, the processor that stores what is bound."""
     if not isinstance(provider, (TracerProvider, LoggerProvider)) or provider in _has_processor:
         return
     _has_processor.add(provider)

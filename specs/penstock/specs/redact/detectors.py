@@ -660,7 +660,7 @@ class _TextSearch:
     Web tokens are looked for by their own expression. Both kinds look from the first
     beginning of one to its word's end before they know of any other match; looked for together, in
     a word of many beginnings they would do so again behind each match, in time that grows with the
-    square of its length. What begins so and is none is passed over as a whole: the ends of those
+    square of its length. What begins so and is none is skipped as a whole: the ends of those
     within it are the same.
 
     Args:

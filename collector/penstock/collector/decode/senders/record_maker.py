@@ -31,7 +31,7 @@ Json = dict[str, Any]
 _CACHED_MAX: Final = 1000
 """Resources that are cached; a request of more services or hosts makes them again."""
 _SHAPED_MAX: Final = 64
-"""Origins of events whose shapes are remembered."""
+"""Origins of events whose shapes are cached."""
 _ADDED_MAX: Final = ATTRIBUTES_MAX // 2
 """Attributes that stand beside an event; the event itself has room for as many."""
 
@@ -198,7 +198,7 @@ class RecordMaker:
     def _shaped_events(
         self, resource: Mapping[str, Any], about: About, *, timed: bool
     ) -> ShapedEvents | None:
-        """What makes the plain events of one origin; None when it is not plain itself.
+        """Return the decoder of one origin's plain events; None when it is not plain itself.
 
         Only the first origins of a request are looked at: a request of many has few events of each.
         """

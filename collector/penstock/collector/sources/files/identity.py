@@ -186,7 +186,7 @@ class FileState:
 
 
 class Generations:
-    """Hands out generation numbers and remembers files from before a restart."""
+    """Hands out generation numbers and keeps files from before a restart."""
 
     def __init__(self, *, following: int = 1, known: Iterable[FileState] = ()) -> None:
         self.following = following
@@ -196,9 +196,9 @@ class Generations:
         self.lost: list[FileState] = []
         """Files that are gone; what is unread of them may be in compressed ones. Their device and
         inode may be another file's by now."""
-        self.remember(known)
+        self.add(known)
 
-    def remember(self, states: Iterable[FileState]) -> None:
+    def add(self, states: Iterable[FileState]) -> None:
         """Know files for when they are found again; two of one inode: the later has it.
 
         A generation that waits already is known; an earlier version's checkpoint may have it twice.

@@ -217,7 +217,7 @@ class FileSource(Source):
         """Leave what is known of the files to the source that comes next; all read is done."""
         self.rounds += 1
         self._set_positions()
-        self._generations.remember(tail.state for tail in self._tails.values())
+        self._generations.add(tail.state for tail in self._tails.values())
         self._tails.clear()
         self._retire()
 

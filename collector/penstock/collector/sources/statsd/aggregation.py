@@ -1,7 +1,7 @@
 """StatsD samples of one flush interval, aggregated by series: kind, name and tags.
 
     counter                  delta sum, not monotonic: a counter may be decremented
-    gauge                    gauge, in the intervals in which it changed; its value is remembered
+    gauge                    gauge, in the intervals in which it changed; its value is kept
     timer, histogram         delta exponential histogram; a sample of rate r counts 1/r times
     set                      gauge of how many different members there were
 
@@ -58,7 +58,7 @@ class Window:
 
     Args:
         max_series: Series of one interval, with samples that are passed on, and gauges that are
-            remembered; more are refused.
+            kept; more are refused.
         now_ns: Begin of the first interval.
     """
 

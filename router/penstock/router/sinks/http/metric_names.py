@@ -12,7 +12,7 @@ import structlog
 from penstock.router.telemetry import Meter
 
 _NAMES_MAX: Final = 50_000
-"""Fitted names that are remembered, some 10 MB; of later ones it is not known whether they merge
+"""Cached fitted names, some 10 MB; of later ones it is not known whether they merge
 (`names_unchecked`)."""
 _PAIRS_MAX: Final = 1_000
 _log = structlog.get_logger()

@@ -77,7 +77,7 @@ class WrittenRequests(WriteResult):
 class TaskRequestSink(RequestSink, TaskSink):
     """A sink whose requests Spark's tasks send; see the module's docstring.
 
-    What a subclass's `encode` and `exchange` remember, a worker remembers for itself.
+    What a subclass's `encode` and `exchange` cache, each worker has for itself.
     """
 
     publishes_in_tasks: ClassVar[bool] = True

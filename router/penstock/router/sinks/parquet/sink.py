@@ -347,8 +347,8 @@ def of_same_batch(
 ) -> list[str]:
     """Return the noted files of an earlier attempt at this batch that it has not.
 
-    Each partition, and each generation of its records, is judged by itself: that one was read again
-    says nothing of the files of another.
+    Each partition, and each generation of its records, is decided by itself: that one was read
+    again says nothing of the files of another.
 
     Args:
         names: The batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
