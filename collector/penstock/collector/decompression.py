@@ -63,7 +63,7 @@ ZSTD: Final = Packing(
 
 
 def gunzip(data: bytes, bytes_max: int) -> bytes:
-    """All members of gzip data.
+    """Decompress all members of gzip data.
 
     Raises:
         UndecodableError: Not gzip, cut short, or (`ExpandsTooFarError`) more than `bytes_max`.
@@ -72,7 +72,7 @@ def gunzip(data: bytes, bytes_max: int) -> bytes:
 
 
 def unzstd(data: bytes, bytes_max: int) -> bytes:
-    """All frames of zstd data.
+    """Decompress all frames of zstd data.
 
     Raises:
         UndecodableError: Not zstd, cut short, or (`ExpandsTooFarError`) more than `bytes_max`.
@@ -91,7 +91,7 @@ def undeflate(data: bytes, bytes_max: int) -> bytes:
 
 
 def unlz4(data: bytes, bytes_max: int) -> bytes:
-    """All of an LZ4 frame.
+    """Decompress an LZ4 frame.
 
     Raises:
         UndecodableError: Not LZ4, cut short, or (`ExpandsTooFarError`) more than `bytes_max`.

@@ -41,7 +41,7 @@ RESTART_MAX_S: Final = 60.0
 from the first to the last."""
 
 RESTART_CALM_S: Final = 60.0
-"""One that ran so long before it ended is started again as after the first time."""
+"""Seconds of a run after which a restart counts as the first again."""
 
 READ_BYTES: Final = 64 * KIB
 """One read from a socket or pipe."""
@@ -239,4 +239,4 @@ class SpoolWriterLimits:
 
 
 SPOOL_WRITER_LIMITS: Final = SpoolWriterLimits()
-"""Those of every source that runs."""
+"""Limits of the spool writers of all sources."""

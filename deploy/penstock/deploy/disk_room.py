@@ -15,7 +15,7 @@ SAMPLE_S: Final = 900
 """Between two samples, in seconds."""
 _DAY_S: Final = 86_400
 SAMPLES_MAX: Final = _DAY_S // SAMPLE_S + 1
-"""Those of one day, and one from before it began."""
+"""Maximum samples: those of one day, and one from before it began."""
 _SPAN_S_MIN: Final = 300
 """A rate of fewer seconds says nothing about a day."""
 _DAYS_SHOWN_MAX: Final = 1000

@@ -77,7 +77,7 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """Its certificate, for those that are to trust it."""
+        """Certificate of the authority, for clients that are to trust it."""
         return self.cert.read_bytes()
 
     def sign(self, name: str, hosts: Sequence[str]) -> tuple[bytes, bytes]:
@@ -416,7 +416,7 @@ def _certificates(root: Path, site: Site, clock: Clock, files: _Files) -> None:
 
 
 def _secrets(path: Path, files: _Files) -> Secrets:
-    """Those of the file; what is missing there is made and added first."""
+    """Return the secrets of the file; make and add missing ones first."""
     found = _found_secrets(path)
     wanted: dict[str, Any] = {
         "passwords": {user: secrets.token_urlsafe(_SECRET_BYTES) for user in NATS_USERS},

@@ -78,9 +78,9 @@ class HaltCause(StrEnum):
     """Why a node takes no part in its cluster until an operator has acted."""
 
     DATA_LOST = "DATA_LOST"
-    """Its disk lacks what it has acknowledged."""
+    """The node's disk lacks what it has acknowledged."""
     STORAGE_FAILED = "STORAGE_FAILED"
-    """Its log of the metadata cannot be written."""
+    """The node's log of the metadata cannot be written."""
     NOT_UNDERSTOOD = "NOT_UNDERSTOOD"
     """It cannot apply a change of the metadata that the others have made."""
     UNKNOWN = "UNKNOWN"

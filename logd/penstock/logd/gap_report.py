@@ -17,7 +17,7 @@ _LABELS: Final = ["stream", "reason"]
 
 
 def describe_gaps(gaps: GapLedger, now: Instant) -> dict[str, Any]:
-    """Those that last, and the last that ended, oldest first."""
+    """Return the open gaps, and the last closed ones, oldest first."""
     lasting = gaps.lasting()
     return {
         "lasting": [_describe(gap, now) | {"end": None} for gap in lasting],

@@ -223,7 +223,7 @@ class StreamOption:
 
     @property
     def parameter(self) -> str:
-        """Its name on a command line, without the hyphens: `retention-age-s`."""
+        """Name on a command line, without the hyphens: `retention-age-s`."""
         return self.name.replace(".", "-").replace("_", "-")
 
 

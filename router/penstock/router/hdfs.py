@@ -114,7 +114,7 @@ def translated(error: Exception, about: str) -> ServiceError:
 
 
 def _parsed(error: Exception) -> tuple[str, str]:
-    """Its kind, and the first line of what it says, without Java's stack."""
+    """Return an error's kind, and the first line of its message, without Java's stack."""
     text = str(error)
     found = _REFUSED.fullmatch(text) or _OTHER.fullmatch(text)
     if found is None:

@@ -310,7 +310,7 @@ class Worker:
 
     @property
     def endpoint(self) -> str | None:
-        """Its admin address; None while it has none."""
+        """Address of the worker's admin endpoint; None while it has none."""
         with suppress(OSError, ValueError, KeyError):
             return str(json.loads(self._endpoints.read_text())["admin"])
         return None

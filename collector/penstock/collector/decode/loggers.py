@@ -71,8 +71,8 @@ _BODIES: Final = (
     "@mt", "@message", "Message", "MessageTemplate", "MESSAGE", "textPayload",
 )  # fmt: skip
 TEMPLATES: Final[Mapping[str, str]] = {"@mt": "", "MessageTemplate": "Properties"}
-"""Those of them that are message templates, and the object that has their properties; empty: the
-event itself."""
+"""Keys of message templates, and the key of the object with their properties; empty: the event
+itself."""
 _TRACES: Final = (
     "trace_id", "traceId", "traceID", "traceid", "TraceId", "trace.id", "otelTraceID", "@tr",
     "logging.googleapis.com/trace",

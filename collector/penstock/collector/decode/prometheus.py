@@ -197,7 +197,7 @@ def _histograms(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]
 
 
 def _exemplars(point: ScrapedPoint, scrape_ns: int) -> list[dict[str, Any]]:
-    """Those of a point that a record can hold."""
+    """Return those exemplars of a point that a record can hold."""
     found: list[dict[str, Any]] = []
     for exemplar in point.exemplars:
         time = exemplar.timestamp

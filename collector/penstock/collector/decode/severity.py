@@ -7,7 +7,7 @@ from typing import Any, Final
 from penstock.specs.models.log import severity_text
 
 Severity = tuple[int, str]
-"""Its number, and OpenTelemetry's short name of it."""
+"""Number and OpenTelemetry's short name of a severity."""
 INFO: Final = (9, "INFO")
 
 

@@ -305,7 +305,7 @@ class Delivery:
 
     @property
     def urgent_bytes(self) -> int:
-        """Those of urgent queues."""
+        """Pending bytes of urgent queues."""
         queues = (queue for key, queue in self._busy.items() if key.origin in self._urgent)
         return sum(batch.size for queue in queues for batch in queue.pending())
 

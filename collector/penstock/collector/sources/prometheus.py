@@ -69,7 +69,7 @@ class PrometheusSettings(SourceSettings):
     @field_validator("targets")
     @classmethod
     def _can_be_asked(cls, value: list[str]) -> list[str]:
-        """One that cannot even be asked for would end the scrapes of all."""
+        """Require valid URLs; one invalid target would end the scrapes of all."""
         for target in value:
             if not _is_url(target):
                 msg = "must be URLs of a host, perhaps a port, in ASCII: http://127.0.0.1:9100/metrics"

@@ -90,7 +90,7 @@ class Runner:
 
     @property
     def file_sources(self) -> list[FileSource]:
-        """Those whose files' positions belong into the checkpoint now."""
+        """File sources whose positions belong into the checkpoint now."""
         found = [] if self.predecessor is None else self.predecessor.file_sources
         return [*found, self.source] if isinstance(self.source, FileSource) else found
 
@@ -217,7 +217,7 @@ class SourceSet:
 
     @property
     def file_sources(self) -> list[FileSource]:
-        """Those whose files' positions belong into the checkpoint, also of sources that leave."""
+        """File sources whose positions belong into the checkpoint, also of leaving sources."""
         for runner in [runner for runner in self._leaving if runner.is_done]:
             runner.let_go()
             self._leaving.remove(runner)
@@ -323,7 +323,7 @@ class SourceSet:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _stop(self, runner: Runner) -> None:
-        """One that waits for room in a full spool would hold up everything: it gives up then."""
+        """Stop a runner within a limit; one that waits for room in a full spool gives up then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._stop_wait_s):
                 await runner.stop()

@@ -59,7 +59,7 @@ class ValidationCache:
             self.size += size
 
     def take(self, offset: int) -> Known:
-        """Those of the unit that is read now, or none; those before it are let go."""
+        """Return the verdicts of the unit that is read now, or none; drop those before it."""
         while self._units and (reached := _offset_of(self._units[0][0])) <= offset:
             _, size, verdicts = self._units.popleft()
             self.records -= len(verdicts)

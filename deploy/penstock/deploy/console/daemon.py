@@ -186,7 +186,7 @@ class Console:
             task.result()  # what ended by itself failed
 
     def status(self) -> Status:
-        """Its account of itself; what is wrong with the parts is theirs."""
+        """Return the console's own status; problems of the parts are theirs."""
         info = {"tracing": self._tracing.counts()}
         return Status("console", "console", release(), self._health, info=info)
 

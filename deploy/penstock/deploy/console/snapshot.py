@@ -49,7 +49,7 @@ class PartSnapshot:
 
     @property
     def health(self) -> str:
-        """Its health in its own words, or `unreachable`."""
+        """Health by the part's own report, or `unreachable`."""
         if self.problem or self.status is None:
             return "unreachable"
         said = str(self.status.get("health", ""))
@@ -63,7 +63,7 @@ class PartSnapshot:
         return ([self.problem] if self.problem else []) + found
 
     def stages(self) -> list[Mapping[str, Any]]:
-        """Its stages, as far as they are well formed."""
+        """Return the part's stages, as far as they are well formed."""
         said = self.status.get("stages") if self.status is not None else None
         known = said if isinstance(said, list) else []
         return [stage for stage in known if isinstance(stage, Mapping) and "name" in stage]

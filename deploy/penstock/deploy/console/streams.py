@@ -18,7 +18,7 @@ class Log(Protocol):
     """The part of `AsyncLogClient` that lists the streams."""
 
     async def streams(self, *, internal: bool = False) -> list[StreamInfo]:
-        """All of them."""
+        """Return all streams."""
         ...
 
     async def cluster(self) -> ClusterInfo:

@@ -42,7 +42,7 @@ class View:
     _packed: bytes = b""
 
     def document(self) -> dict[str, Any]:
-        """All that is known now."""
+        """Return the document of all that is known now."""
         now_ns = self.clock.monotonic_ns()
         parts = self.polling.seen()
         pipeline = describe_pipeline(parts, self.rates, now_ns)

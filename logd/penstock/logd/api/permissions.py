@@ -213,7 +213,7 @@ class AuthorizationRules:
         }
 
     def _show_gaps(self, answer: Document, caller: Principal) -> Document:
-        """Those of what the caller sees; a partition of a stream is written `stream/1`."""
+        """Return the gaps that the caller may see; a partition is written `stream/1`."""
         shown: Document = {}
         for when in ("lasting", "ended"):
             kept = []

@@ -242,7 +242,6 @@ class RequestCounts:
     uploads: int = 0
 
     def count_refusal(self, code: str) -> None:
-        """One more request was refused."""
         self.refused[code] = self.refused.get(code, 0) + 1
 
 

@@ -60,7 +60,7 @@ class _Stored:
     ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, ack: PubAck, where: str) -> None:
-        """One more is stored."""
+        """Count a stored record or batch."""
         self.count += 1
         self.duplicates += ack.duplicate
         first, last = self.ranges.get(where, (ack.offset, ack.offset))

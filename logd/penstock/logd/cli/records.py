@@ -618,7 +618,7 @@ class _Reader:
         self._incarnation: str | None = None
 
     def __iter__(self) -> Iterator[_Row]:
-        """All there is now."""
+        """Yield all rows up to the end."""
         while self._offset < self._end:
             yield from self.fetch(wait_ms=0)
 

@@ -352,7 +352,7 @@ class Clients:
 
 
 def clients(context: click.Context | None = None) -> Clients:
-    """Those of the command that runs."""
+    """Return the clients of the running command."""
     return (context or click.get_current_context()).find_object(Clients) or Clients()
 
 

@@ -164,7 +164,7 @@ def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chosen_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that were given."""
+    """Return the options that were given."""
     return _nested({name: value for name, value in options.items() if value is not None})
 
 

@@ -211,7 +211,7 @@ class AsyncLogClient:
         # end
 
     async def __aenter__(self) -> Self:
-        """Nothing is connected yet."""
+        """Enter without a connection: the first call connects."""
         return self
 
     async def __aexit__(

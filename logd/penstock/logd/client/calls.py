@@ -461,7 +461,7 @@ def who_can(action: str, resource: str) -> Call[list[Verdict]]:
 
 
 def quotas() -> Call[list[Quota]]:
-    """All of them."""
+    """Return the call for all quotas."""
     return make(operations.Quotas(), lambda header, _: [Quota(**one) for one in header["quotas"]])
 
 

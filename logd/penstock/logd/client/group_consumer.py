@@ -193,7 +193,7 @@ class RecordBuffer:
         return GroupRecord(self.reading.partition, self.reading.epoch, *found)
 
     def rows(self) -> GroupRows | None:
-        """All that is left; None: nothing is."""
+        """Return the remaining rows; None: there are none."""
         if self.reading is None or self._rows is None:
             return None
         (header, rows), self._rows = self._rows, None

@@ -150,7 +150,7 @@ class NodeInfo:
 
     @property
     def standing(self) -> str:
-        """Its state, or that the cluster refuses it, or that it has halted."""
+        """State of the node, or that the cluster refuses it, or that it has halted."""
         match self.problem_cause:
             case None:
                 return self.state

@@ -41,7 +41,7 @@ class Kind(StrEnum):
     """Kind of a difference in a range of offsets at a node."""
 
     DAMAGED = "damaged"
-    """Its frames cannot be read: a CRC does not match, or the file is shorter than it was."""
+    """Frames cannot be read: a CRC does not match, or the file is shorter than it was."""
     MISSING = "missing"
     """There are no records where others have some, or no frames at all."""
     DIFFERS = "differs"

@@ -61,13 +61,11 @@ class ClusterCursors:
         return self._commits_before + (0 if self._store is None else self._store.commits)
 
     async def ready(self) -> CursorStore:
-        """Those that are kept here.
-
-        What they are kept in is made when it is asked for first.
+        """Return the cursors that are kept here; create their stream on first use.
 
         Raises:
             RefusedError: `NOT_HERE`: another node keeps them.
-            UnavailableError: Nobody does now.
+            UnavailableError: No node keeps them now.
         """
         cluster = self._replicas.cluster
         cluster.check_takes_part()

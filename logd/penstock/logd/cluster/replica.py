@@ -73,11 +73,11 @@ class ReplicaContext(Protocol):
 
     @property
     def node(self) -> NodeId:
-        """Its name."""
+        """Name of this node."""
 
     @property
     def clock(self) -> Clock:
-        """Its monotonic time goes on while the machine sleeps."""
+        """Clock whose monotonic time goes on while the machine sleeps."""
 
     @property
     def settings(self) -> ReplicationSettings: ...

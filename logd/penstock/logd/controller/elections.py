@@ -187,7 +187,7 @@ class Elections:
         return self._best(case, self._eligible(case.partition))
 
     def _eligible(self, partition: PartitionRecord) -> tuple[NodeId, ...]:
-        """Those that have every acked record."""
+        """Return the replicas that have every acked record."""
         return tuple(node for node in partition.replicas if node in partition.isr)
 
     def _best(self, case: "_Case", nodes: tuple[NodeId, ...]) -> NodeId | None:

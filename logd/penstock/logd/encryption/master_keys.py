@@ -86,7 +86,7 @@ class MasterKeys:
 
     @classmethod
     def of(cls, section: EncryptionSection | None) -> "MasterKeys":
-        """Those of a configuration."""
+        """Return the master keys of a configuration."""
         return cls({}) if section is None else cls(section.keys, section.active)
 
     def follow(self, section: EncryptionSection) -> None:

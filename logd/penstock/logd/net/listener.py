@@ -89,7 +89,7 @@ class Listener:
 
     @property
     def known(self) -> int:
-        """Those of them that are authenticated."""
+        """Number of authenticated connections."""
         return len(self._connections) - len(self._unauthenticated)
 
     def mark_authenticated(self) -> None:

@@ -676,7 +676,7 @@ class CheckReport:
 
     @property
     def all_problems(self) -> list[Problem]:
-        """Those of the partitions too."""
+        """Problems of the data directory and of its partitions."""
         found = [problem for _, report in self.partitions for problem in report.problems]
         return [*self.problems, *found]
 

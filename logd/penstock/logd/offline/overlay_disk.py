@@ -76,7 +76,7 @@ class OverlayDisk:
         """Directories are not kept: the files made in them are."""
 
     def sync_directory(self, path: Path) -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: an overlay does not outlive the process."""
 
     def available_bytes(self, directory: Path) -> int:
         """Bytes that this user may still write to the file system of a directory."""
@@ -131,7 +131,7 @@ class OverlayFile:
             del data[size:]
 
     def sync(self) -> None:
-        """Nothing here outlives the process."""
+        """Do nothing: an overlay does not outlive the process."""
 
     def close(self) -> None:
         """Close early; closing twice is fine."""

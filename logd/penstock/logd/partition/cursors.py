@@ -43,7 +43,7 @@ CURSORS_STREAM: Final = StreamConfig(
     dedup_window_s=0,
     compact=True,
 )
-"""Its options are these, whatever an earlier version wrote down."""
+"""Configuration of the stream of cursors, whatever an earlier version stored."""
 
 _log = structlog.get_logger()
 

@@ -729,7 +729,7 @@ class LogWriter:
         )
 
     def _appends(self) -> list[MessageRun | PrebuiltBatch]:
-        """All there is to write, up to the first command of another kind."""
+        """Take all frames up to the first command of another kind."""
         items: list[MessageRun | PrebuiltBatch] = []
         while self._commands and isinstance(append := self._commands[0], Append):
             items += append.items

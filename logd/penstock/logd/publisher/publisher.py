@@ -122,7 +122,7 @@ class SubjectQueues:
         self._queues: OrderedDict[str, SubjectQueue] = OrderedDict()
 
     def __len__(self) -> int:
-        """Those that are known."""
+        """Return the number of known subjects."""
         return len(self._queues)
 
     def __iter__(self) -> Iterator[str]:

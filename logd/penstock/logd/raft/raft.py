@@ -371,7 +371,7 @@ class Candidate:
         self._raft.outbox.emit(Refused(tag, NotLeaderError(None)))
 
     def persisted(self) -> None:
-        """Its own vote counts when it is durable."""
+        """Vote for itself, for the own vote counts when it is durable."""
         if not self.pre:
             self.vote_for_itself()
 
@@ -1092,7 +1092,7 @@ class Leader:
                 self._leave()
 
     def _leave(self) -> None:
-        """Its own removal is committed: the best of the others should go on at once."""
+        """Leave after the own removal is committed, and let the best of the others lead at once."""
         raft, progress = self._raft, self.replicator.progress
         best = max(sorted(raft.memberships.current.voters), key=lambda node: progress[node].match)
         raft.send_timeout_now(best)

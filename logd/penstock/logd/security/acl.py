@@ -181,7 +181,7 @@ class _Book:
             self.names.setdefault(resource, []).append(rule)
 
     def named(self, stream: str) -> Iterator[AclRule]:
-        """Those that mean a stream by its name."""
+        """Yield rules that name the stream."""
         yield from self.names.get(stream, ())
         for prefix, rule in self.prefixes:
             if stream.startswith(prefix) and (
@@ -190,11 +190,11 @@ class _Book:
                 yield rule
 
     def covering(self, subject_filter: str) -> Iterator[AclRule]:
-        """Those on a filter that has all of another one in it."""
+        """Yield rules on filters that cover the whole filter."""
         yield from self.trie.covering(subject_filter)
 
     def touching(self, subject_filter: str) -> Iterator[AclRule]:
-        """Those on a filter that has a subject in common with another one."""
+        """Yield rules on filters that have a subject in common with the filter."""
         yield from sorted(self.trie.touching(subject_filter))
 
 

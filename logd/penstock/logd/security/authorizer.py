@@ -184,7 +184,7 @@ class Authorizer:
         return all(self.allows(caller, Action.CURSOR, self.stream(one)) for one in streams)
 
     def visible(self, caller: Principal, streams: Iterable[str]) -> list[str]:
-        """Those that a caller may know of."""
+        """Return the streams that a caller may know of."""
         return [stream for stream in streams if self.sees(caller, stream)]
 
     def resource(self, text: str) -> Target:

@@ -171,7 +171,7 @@ class AuthSection(_Settings):
     grants: tuple[Grant, ...] = ()
 
     def granted(self) -> list[AclRule]:
-        """Its grants, as rules."""
+        """Return the section's grants as rules."""
         return [rule for grant in self.grants for rule in grant.rules()]
 
     @field_validator("superusers")

@@ -323,7 +323,7 @@ class TokenKeys(Protocol):
 
     @property
     def keys(self) -> KeySet:
-        """Those known now; none when they are stale."""
+        """Keys known now; empty when they are stale."""
 
     @property
     def stale(self) -> bool:

@@ -67,7 +67,7 @@ class KeptLines:
         self.count -= 1
 
     def load(self) -> list[str]:
-        """Those that are kept, in their order."""
+        """Return the stored lines, oldest first."""
         if not self._path.exists():
             return []
         with self._path.open(errors="replace") as file:
@@ -83,7 +83,7 @@ class KeptLines:
 
 
 JOURNAL: Final = "batches.ndjson"
-"""Its file, in a sink's directory."""
+"""Name of the journal in a sink's directory."""
 
 BATCHES_MAX: Final = 100_000
 """Lines that are kept; the older ones make room, half of them at a time."""

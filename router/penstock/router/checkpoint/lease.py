@@ -30,7 +30,7 @@ class Look:
     """Find a term, its holder and its beat; answered by `Sighting`."""
 
     term: int = 0
-    """Its number; 0: the newest one's."""
+    """Number of the term; 0: the newest one's."""
 
 
 @dataclass(frozen=True, slots=True)

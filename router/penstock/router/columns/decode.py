@@ -39,7 +39,7 @@ _keys_of: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class RowTypes:
-    """Those of one decoder.
+    """Types of the rows of one decoder.
 
     Args:
         slots: The attribute for each wanted key.

@@ -104,7 +104,7 @@ class DeadLetterFile:
         return f"{self.sink}/{self.path.stem}"
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Its dead letters, in the log's order, one at a time.
+        """Yield the file's dead letters, in the log's order.
 
         Raises:
             MalformedDeadLetterError: It holds something else.
@@ -167,7 +167,7 @@ class DeadLetterFile:
             yield chunk
 
     def whole(self) -> list[DeadLetter] | None:
-        """All its dead letters; None if they are a piece or more, or a replay has delivered some.
+        """Return all dead letters; None if they are more than a chunk, or partly delivered.
 
         Raises:
             MalformedDeadLetterError: It holds something else, or of a dead letter no row can be
@@ -385,7 +385,7 @@ class FileBatch:
             sync_directories([it for it in homes if it.exists()])
 
     def files(self, limits: DeadLetterLimits = LIMITS) -> list[DeadLetterFile]:
-        """Those that are not done."""
+        """Return the files that are not done."""
         paths = (self.home / "replaying" / f"{name}.ndjson" for name in self.names)
         return [
             DeadLetterFile(it, self.home.name, "replaying", limits) for it in paths if it.exists()

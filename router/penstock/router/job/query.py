@@ -126,7 +126,7 @@ RESTART_MAX_S: Final = 60.0
 """Seconds before a query that failed is started again; they double from the first to the last."""
 
 RESTART_CALM_S: Final = 120.0
-"""One that ran so long before it failed is started again as after the first time."""
+"""Seconds of a run after which a restart counts as the first again."""
 
 _QUIET_S: Final = 1.0
 """Beyond two intervals: a query that has delivered nothing for so long delivers 0 records/s."""

@@ -42,7 +42,7 @@ class LakeIndex:
         self._known: dict[str, dict[str, Any]] = {}
 
     def plans(self) -> tuple[PlanState, ...]:
-        """Those that are not forgotten, in the order of their names.
+        """Return the plans that are not forgotten, by name.
 
         Raises:
             DataFormatError: A later version made one.

@@ -87,7 +87,7 @@ class LakeFile:
 
     @property
     def directory(self) -> str:
-        """Its partition's path."""
+        """Path of the file's partition."""
         return self.path.rpartition("/")[0]
 
     @property

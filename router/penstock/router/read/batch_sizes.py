@@ -47,7 +47,7 @@ TASK_BYTES: Final = 8 * 1024 * 1024
 
 
 def bytes_allowed(planned: int) -> int:
-    """Those of a task before its batch counts as larger than planned.
+    """Return the bytes above which a task's batch counts as larger than planned.
 
     Records in between are not as those that were looked at; twice as much is no surprise.
     """
@@ -214,7 +214,7 @@ class _Measured:
 
 @dataclass(slots=True)
 class BatchSizes:
-    """Those of one stream's batches, one after the other.
+    """Sizes of one stream's batches, one after the other.
 
     Attributes:
         max_bytes: Approximate maximum bytes of a batch; None: unlimited, and nothing is sampled.
@@ -299,7 +299,7 @@ class BatchSizes:
         return max(frames, key=lambda frame: frame.size, default=None)
 
     def _frames(self, log: LogdReader, span: Span, upto: int | None = None) -> list[FrameSize]:
-        """Those of a span as far as they have `upto` bytes, one larger than that in parts."""
+        """Return the frame sizes of a span up to `upto` bytes; a larger frame in parts."""
         known = self._measured.get(span.where)
         if known is None or not known.serves(span, upto):
             frames, seen, size = list[FrameSize](), span.end, 0

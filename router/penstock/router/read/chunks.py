@@ -43,7 +43,7 @@ class Cut:
         return _size_of(self.body) * (self.end - self.start) // whole
 
     def rows(self) -> pa.RecordBatch:
-        """Its records, maybe none: compaction may have removed all.
+        """Return the chunk's records, maybe none: compaction may have removed all.
 
         Raises:
             CorruptError: The body is no batch.

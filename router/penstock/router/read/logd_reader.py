@@ -128,7 +128,7 @@ class LogdReader:
         self.news = News(self._calls)
 
     def __enter__(self) -> Self:
-        """Nothing is connected yet."""
+        """Enter without a connection: the first call connects."""
         return self
 
     def __exit__(

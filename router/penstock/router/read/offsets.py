@@ -180,7 +180,7 @@ def truncated(generations: Generations, at: int) -> Generations:
 def generations_of(
     stream_ids: Mapping[str, str], at: Offsets
 ) -> dict[StreamPartition, Generations]:
-    """Those at a position, of streams that have still the ids that they had there."""
+    """Return the generations at a position, of streams that still have their ids."""
     return {
         where: found
         for where, found in at.generations.items()

@@ -386,7 +386,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return forgiven(first, Offsets(ends, state.stream_ids, {}, generations)).next
 
     def _generations(self, known: Offsets, state: LogState) -> dict[StreamPartition, Generations]:
-        """Those of the streams that are read, with what was truncated since `known`."""
+        """Return the generations of the streams, with truncations since `known`."""
         found: dict[StreamPartition, Generations] = {}
         for at in state.readable:
             if known.stream_ids.get(at.stream) != state.stream_ids.get(at.stream):

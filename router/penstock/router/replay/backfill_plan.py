@@ -25,7 +25,7 @@ class Chunk:
     end: Position
 
     def within(self, cuts: Cuts) -> dict[StreamPartition, tuple[int, ...]]:
-        """Those offsets that are inside of it, in their order."""
+        """Return the cuts within the chunk, sorted."""
         inside = {
             at: tuple(it for it in sorted(cuts.get(at, ())) if begin < it < self.end[at])
             for at, begin in self.start.items()

@@ -107,7 +107,7 @@ class BoundedRun:
         return collect(read(self.session.spark, options, steps, view="records", streaming=False))
 
     def rows(self, chunk: Chunk) -> RowsTo:
-        """Those of a chunk of the log."""
+        """Return the rows of a chunk of the log."""
 
         def rows_to(sink: str, columns: Sequence[str]) -> pa.Table:
             routed = Routed(self.config, sink, columns)
@@ -118,7 +118,7 @@ class BoundedRun:
         return rows_to
 
     def dead_letter_rows(self, dead_letters: Sequence[DeadLetter]) -> RowsTo:
-        """Those of dead letters, typed as if they were read now.
+        """Return the rows of dead letters, typed as if they were read now.
 
         Raises:
             RunFailedError: One is larger than the heap has room for beside the job's queries.

@@ -113,7 +113,7 @@ class BatchNames:
     generations: dict[StreamPartition, Generations] = field(default_factory=dict)
 
     def names(self) -> "BatchNames":
-        """Those of the batch in work, which stay as they are when another one comes."""
+        """Return the names of the current batch, which do not change with the next one."""
         return BatchNames(stream_ids=dict(self.stream_ids), generations=dict(self.generations))
 
     def stream_id(self, stream: str, partition: int, offset: int) -> str:
@@ -400,7 +400,7 @@ class TaskSink(Sink):
 
     @abstractmethod
     def writer(self) -> Writer:
-        """One that has no rows yet, for the batch that has begun."""
+        """Return a writer without rows, for the batch that has begun."""
 
     def publish(self, results: Sequence[Any]) -> bool:  # noqa: ARG002 - for subclasses
         """Make seen what writers have put aside, before `commit` gets the same results.

@@ -60,7 +60,7 @@ def make_archive(report: Report) -> Path:
 
 
 def _let_spark_write(archive: Path, report: Report) -> None:
-    """Its JVM does so at its end."""
+    """Have the JVM write the archive at its end."""
     report("starts Spark …")
     session = Session.start(
         "prepare",

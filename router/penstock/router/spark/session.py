@@ -553,7 +553,7 @@ def _half(memory: str) -> str:
 
 
 def at_launch(settings: Mapping[str, str]) -> dict[str, str]:
-    """Those that go to the JVM by its command line, which is for everybody on the machine to see.
+    """Return the settings for the JVM's command line, which every user of the machine can read.
 
     The others follow when it runs.
     """

@@ -34,7 +34,7 @@ from penstock.router.transforms.settings import Dedupe
 from penstock.service import ConfigError
 
 NOTES: Final = "left_out.ndjson"
-"""Its file, in the directory of a route's `dedupe`."""
+"""Name of the notes in the directory of a route's `dedupe`."""
 
 BATCHES_MAX: Final = 100_000
 """Lines that are kept, as of the journal of batches."""

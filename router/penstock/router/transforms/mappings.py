@@ -84,7 +84,7 @@ LOKI_LABELS: Final = {
     "k8s.container.name": "k8s_container_name",
     "cloud.region": "cloud_region",
 }
-"""Those of few values; each other value of a label is its own stream to Loki."""
+"""Labels of few values; each other value of a label is its own stream to Loki."""
 _LOKI_IDS: Final = ("trace_id", "span_id", "record_id")
 _LOKI_NAMES: Final = frozenset({"kind", "level", "penstock_id", *_LOKI_IDS, *LOKI_LABELS.values()})
 """Names that metadata of other origin may not have."""

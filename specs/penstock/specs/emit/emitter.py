@@ -85,7 +85,7 @@ class _State:
 
     @property
     def workers(self) -> Sequence[DeliveryWorker]:
-        """Those that bring this process's own records out of it."""
+        """Workers that send this process's own records."""
         return (self.flusher,) if self.audit is None else (self.flusher, self.audit)
 
     @property
@@ -458,7 +458,7 @@ def usual_scrubber(*, is_last: bool = False) -> Scrubber:
 
 
 def _dropped(state: _State) -> dict[str, dict[str, int]]:
-    """All drops by kind and reason; call with the state's lock held."""
+    """Return all drops by kind and reason; call with the state's lock held."""
     found: dict[str, dict[str, int]] = {}
     for (kind, reason), count in state.dropped.items():
         found.setdefault(kind, {})[reason] = count

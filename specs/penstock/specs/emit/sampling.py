@@ -52,7 +52,7 @@ class Step(Enum):
 
     PASS = auto()
     COMPARE = auto()
-    """Its text is frequent: ask `swallow`."""
+    """The text is frequent: `swallow` decides."""
     ROLL = auto()
     """The window is over: call `due`, then `classify` again."""
 

@@ -152,7 +152,7 @@ def is_name_of_id(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def suspect_names(names: tuple[str, ...]) -> Mapping[str, Sensitivity]:
-    """Those of a record's attributes whose names say something."""
+    """Return the sensitivity of those attribute names that suggest one."""
     found = {name: sensitivity_of_name(name) for name in names}
     return {name: sensitivity for name, sensitivity in found.items() if sensitivity is not None}
 
@@ -224,9 +224,9 @@ _OF_16: Final = (
 )
 """First four digits of Visa, Mastercard, Discover, UnionPay and JCB."""
 _OF_15: Final = "3[47][0-9]{2}"
-"""Those of American Express."""
+"""Pattern of American Express numbers of 15 digits."""
 _OF_14: Final = "3(?:0[0-5][0-9]|095|[689][0-9]{2})"
-"""Those of Diners Club."""
+"""Pattern of Diners Club numbers of 14 digits."""
 _CARD_NUMBER: Final = (
     rf"(?:{_OF_16}(?:[0-9]{{12}}|(?:{_BETWEEN}[0-9]{{4}}){{3}}(?:{_BETWEEN}[0-9]{{3}})?)"
     rf"|{_OF_15}(?:[0-9]{{11}}|{_BETWEEN}[0-9]{{6}}{_BETWEEN}[0-9]{{5}})"
@@ -323,7 +323,7 @@ class Detectors:
 
     @cached_property
     def searching(self) -> tuple[DetectorName, ...]:
-        """Those that search texts, in the order of the expression's groups."""
+        """Detectors that search texts, in the order of the expression's groups."""
         return tuple(name for name in _PATTERNS if name in self.enabled)
 
     def keeps(self, part: str) -> bool:
@@ -725,7 +725,7 @@ _EIGHT_DIGITS: Final = _LazyExpression(rb"[0-9]{4}.{0,3}?[0-9]{4}", re.DOTALL)
 
 
 def _signs(text: bytes) -> frozenset[DetectorName]:
-    """Those detectors that can find something in a text at all.
+    """Return the detectors that can find something in a text at all.
 
     It spares Python's expressions, which take twenty times as long as this.
     """

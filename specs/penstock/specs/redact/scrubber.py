@@ -208,7 +208,7 @@ class Scrubber:
         return {**(treated if self._counts_only else cleaned)}
 
     def _suspects(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Those of attributes' names that say something."""
+        """Return those attribute names that suggest a sensitive value."""
         found = _named_as_in_context(names, self._actions, self._judges_names).keys()
         return (
             frozenset((*found, *suspect_names(names))) if self._judges_names else frozenset(found)

@@ -260,7 +260,7 @@ def _resource(element: Any, default: Mapping[str, Any]) -> str | None:
 
 
 def _attribute(packed: bytes) -> tuple[str, str] | None:
-    """Its key, and it as a member of a JSON object; None when it has no place as it is."""
+    """Return an attribute's key and its JSON member; None when it has no place unchanged."""
     pair = KeyValue.FromString(packed)
     key, scalar = pair.key, _scalar(pair)
     if scalar is None or key in _FIELDS:

@@ -18,7 +18,7 @@ from penstock.specs.limits import INT64_MAX
 
 Json = dict[str, Any]
 Entry = tuple[int, str | bytes, Mapping[str, Any]]
-"""Its time, its line, its metadata."""
+"""Time, line and metadata of an entry."""
 
 PUSH: Final = describe(
     "penstock.loki",

@@ -116,7 +116,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _from_here(patterns: Sequence[str]) -> Iterator[str]:
-    """Those that are not absolute, from the process's directory; none where that is gone."""
+    """Yield relative patterns, made absolute from the process's directory, if that exists."""
     relative = [pattern for pattern in patterns if not pattern.startswith("/")]
     with suppress(FileNotFoundError):
         for pattern in relative:

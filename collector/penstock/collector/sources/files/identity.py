@@ -229,7 +229,7 @@ class Generations:
 
     @property
     def waiting(self) -> list[FileState]:
-        """All that are not being read, in the order that a checkpoint needs: lost ones first."""
+        """States of files that are not being read, in a checkpoint's order: lost ones first."""
         return [*self.lost, *self.known.values()]
 
     def begin(self, source: str, found: Found, path: str) -> FileState:

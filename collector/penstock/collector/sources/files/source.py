@@ -612,7 +612,7 @@ class FileSource(Source):
         await self._take(tail, *tail.flush_events(now_ns - waited_ns))
 
     def _lose_again(self, tail: Tail) -> None:
-        """One that cannot be read on is looked for again, once what it gave is in the log."""
+        """Drop a file that cannot be read on, once its records are in the log, and look again."""
         position = self._sender.delivery.cursor(tail.state.origin)
         if position < tail.position:
             return

@@ -82,7 +82,7 @@ class Tail:
     reported: int = -1
 
     def opened(self) -> int:
-        """Its descriptor; one that was closed for others is opened again by its name.
+        """Return the file's descriptor; reopen a file that was closed for others by its name.
 
         Raises:
             FileNotFoundError: The name is another file's now, or nobody's.

@@ -43,7 +43,7 @@ class Record(Protocol):
 
     @property
     def record(self) -> dict[Any, Any]:
-        """Its fields."""
+        """Fields of the fragment's record."""
 
 
 class Carrier(Protocol):
@@ -51,7 +51,7 @@ class Carrier(Protocol):
 
     @property
     def raw(self) -> bytes:
-        """Its bytes."""
+        """Bytes of the fragment."""
 
     @property
     def chunk(self) -> bytes | str | None:
@@ -161,7 +161,7 @@ class Gathering(Generic[C]):
         return self.flush()
 
     def flush(self) -> list[C]:
-        """All that waits."""
+        """Return all waiting messages, and empty the buffer."""
         waiting, self._waiting, self.size = self._waiting, [], 0
         self._open.clear()
         return waiting

@@ -71,7 +71,7 @@ INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
 }
 """Content encodings; each takes the body and the bound of what it becomes."""
 CODINGS: Final = "gzip, deflate, zlib, zstd, snappy, lz4"
-"""Those of `INFLATE` that a sender is offered."""
+"""Content codings of `INFLATE` that a sender is offered."""
 
 
 class SenderAuth(Section):

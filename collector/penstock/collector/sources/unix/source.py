@@ -50,7 +50,7 @@ _DROP_REASONS: Final = frozenset(
         "too_large",
     }
 )
-"""Those of the spec library: a sender's own words must not become names of series."""
+"""Reasons of the spec library; a sender's own words must not become names of series."""
 
 
 class UnixSettings(ListeningSettings):

@@ -105,7 +105,7 @@ class Selection:
     pattern: re.Pattern[str] | None = None
 
     def places(self, fields: Fields) -> list[tuple[str, ...]]:
-        """Those that a record has a value in."""
+        """Return the selected places in which a record has a value."""
         if self.pattern is None:
             return [self.path] if getter(self.path)(fields) is not None else []
         group = fields.get(self.path[0])

@@ -71,7 +71,7 @@ class Chunk:
     origin: str = ""
 
     def part(self, first: int, end: int) -> "Chunk":
-        """Those of its lines from one to before another."""
+        """Return the chunk of lines `first` up to `end`, exclusive."""
         part = slice(first, end)
         return replace(
             self,

@@ -80,7 +80,7 @@ class SpecCatalog:
             spec.counts.append((unix_s, came * records / len(found)))
 
     def describe(self, unix_s: int) -> list[dict[str, Any]]:
-        """All of them by name, as the page has them."""
+        """Return all specs by name, for the page."""
         return [self._described(name, spec, unix_s) for name, spec in sorted(self._specs.items())]
 
     def _name(self, document: Mapping[str, Any]) -> str:

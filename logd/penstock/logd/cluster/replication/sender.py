@@ -298,7 +298,7 @@ class Hosted(Protocol):
 
     @property
     def log(self) -> CommitLog:
-        """Its log; frames are read from it."""
+        """Log whose frames are read."""
         ...
 
     def handle(self, event: Event) -> None:

@@ -33,15 +33,15 @@ _OF_KEPT: Final = 4
 
 
 class SharedChunks:
-    """Those of one job, for one task.
+    """Shared chunks of one job, for one task.
 
     Args:
-        directory: The job's.
-        max_bytes: Kept at most; of every task one piece more may be under way.
+        directory: The job's directory.
+        max_bytes: Maximum bytes kept; each task may have one chunk more in progress.
         memory_bytes: Bytes of the directory's file system; None: it is asked.
 
     Raises:
-        OSError: The directory cannot be used; so from each method.
+        OSError: The directory cannot be used; each method raises it, too.
     """
 
     def __init__(self, directory: Path, max_bytes: int, *, memory_bytes: int | None = None) -> None:

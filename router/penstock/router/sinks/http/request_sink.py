@@ -442,7 +442,7 @@ class HttpRequestSink(RequestSink):
         return f"{path}{'&' if '?' in path else '?'}{query}"
 
     def own_headers(self) -> dict[str, str]:
-        """Those of the job file; their values are secrets.
+        """Return the headers of the job file; their values are secrets.
 
         Raises:
             OSError: A secret cannot be read.

@@ -103,7 +103,7 @@ class TaskRequestSink(RequestSink, TaskSink):
 
     @override
     def begin(self) -> None:
-        """Nothing is made before the requests."""
+        """Begin a batch; nothing is created before the requests."""
 
     @override
     def writer(self) -> "RequestWriter":
@@ -156,7 +156,7 @@ class TaskRequestSink(RequestSink, TaskSink):
 
 
 class HttpTaskSink(TaskRequestSink, HttpRequestSink):
-    """One that speaks HTTP; its settings are `HttpTaskSettings`."""
+    """Base of sinks that send HTTP requests in tasks; settings are `HttpTaskSettings`."""
 
 
 def _told_once(requests: Sequence[Request]) -> list[Request]:
@@ -312,7 +312,7 @@ class Connections:
         self._open: dict[bytes, list[TaskRequestSink]] = {}
 
     def sinks(self, writer: RequestWriter) -> list[TaskRequestSink]:
-        """Those of a writer, with the names of its batch; one for each request in flight.
+        """Return a writer's sinks, one for each request in flight, with the batch's names.
 
         Raises:
             ConfigError: The worker lacks what the sink needs.
@@ -345,7 +345,7 @@ class Connections:
 
 
 CONNECTIONS: Final = Connections()
-"""Those of this process."""
+"""Connections of this process."""
 
 
 def _replace(kept: dict[Any, Any], new: Mapping[Any, Any]) -> None:

@@ -269,7 +269,7 @@ class ParquetLake(TaskSink):
         return self.writer().written(file.directory, left) if left.num_rows else None
 
     def _not_expired(self, files: Iterable[WrittenFile]) -> Iterator[WrittenFile]:
-        """Those of partitions that are not past their retention."""
+        """Yield the files of partitions that are not past their retention."""
         now = datetime.fromtimestamp(self.context.clock.unix_ns() / 1e9, UTC)
         for file in files:
             if is_expired(file.directory, now, self._settings.max_age_s):
