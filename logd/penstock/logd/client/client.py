@@ -199,7 +199,7 @@ class LogClient:
         self._connections = SocketPool(router, timeout_s, access)
 
     def __enter__(self) -> Self:
-        """Nothing is connected yet."""
+        """Enter without a connection: the first call connects."""
         return self
 
     def __exit__(
