@@ -49,6 +49,7 @@ from tests.bench.harness import Bench, Effort
 from tests.bench.report import (
     ConsoleProgress,
     make_console,
+    read_json,
     show_facts,
     show_scenario,
     write_json,
@@ -99,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, terminal = make_console(), make_console(error=True)
     for wanted in (signal.SIGINT, signal.SIGTERM):  # a shell may have had the first one ignored
         signal.signal(wanted, _interrupt)
+    if options.json is not None:
+        read_json(options.json)  # else an hour's run would end with its error
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bench-") as name:
         head: dict[str, Any] = {
@@ -129,10 +132,11 @@ def _run(
     Returns:
         Those that failed.
     """
-    found: list[Case] = []
     failed: list[str] = []
-    head["load"] = {}
     for letter in letters:
+        found: list[Case] = []
+        loads: dict[str, Any] = {}
+        stopped: list[str] = []
         for title, run in SCENARIOS[letter]:
             before = machine.load()
             cases: list[Case] = []
@@ -140,14 +144,15 @@ def _run(
                 for case in run(bench):
                     cases.append(case)  # noqa: PERF402 - what was measured before a failure counts
             except Exception:  # noqa: BLE001 - shown; the others can still be measured
-                failed.append(title)
+                stopped.append(title)
                 console.print_exception()
-            head["load"][title] = {"before": before, "after": machine.load()}
+            loads[title] = {"before": before, "after": machine.load()}
             found += cases
             show_scenario(console, letter, title, cases, aims=bench.effort is not Effort.SMOKE)
             console.print(f"  load average {before} before, {machine.load()} after\n", markup=False)
             if path is not None:
-                write_json(path, head | {"failed": failed}, found)
+                write_json(path, letter, head | {"load": loads, "failed": stopped}, found)
+        failed += stopped
     return failed
 
 
@@ -162,7 +167,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="turns that count, of each system; default 3")
     parser.add_argument("--quick", action="store_true", help="fewer messages, shorter, 2 rounds")
     parser.add_argument("--smoke", action="store_true", help="only show that it works")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="write the figures there, too; the file keeps scenarios that this run leaves out",
+    )
     parser.add_argument(
         "--dir", type=Path, default=Path.cwd() / ".work", help="on the disk to measure"
     )

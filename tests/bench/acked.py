@@ -4,6 +4,9 @@ logd `commit` promises what JetStream promises with `sync_interval: always`: on 
 answer. `interval` is compared with JetStream's default, which syncs every two minutes. The limit is
 what the disk allows when each window is one fdatasync of 4 KiB. JetStream with `always` syncs
 message by message; it gets a twentieth of the messages where several are in flight.
+
+Raw sockets show what the servers take. What an application reaches is shown by the client
+libraries: `Publisher.submit` of Penstock's client beside `js.publish` of nats-py, 256 in flight.
 """
 
 from collections.abc import Iterator
@@ -23,12 +26,40 @@ WINDOWS = (1, 64, 1000)
 PUBLISHERS = (1, 8)
 COMPARE = {COMMIT: (ALWAYS,), INTERVAL: (DEFAULT,)}
 SYSTEMS = (COMMIT, ALWAYS, INTERVAL, DEFAULT)
+LIBRARIES = {
+    COMMIT: ("submit", "Publisher.submit, logd commit"),
+    ALWAYS: ("js.publish", "js.publish, JetStream always"),
+    INTERVAL: ("submit", "Publisher.submit, logd interval"),
+    DEFAULT: ("js.publish", "js.publish, JetStream default"),
+}
+"""The kind of publisher that each system has by its client library, and how the table names it."""
+LIBRARY_WINDOW = 256
 
 
 def run(bench: Bench) -> Iterator[Case]:
     """Each number of publishers with each window."""
     with running(bench.directory / "b", SYSTEMS) as systems:
         yield from measure(bench, "b", systems)
+        yield from _by_libraries(bench, systems)
+
+
+def _by_libraries(bench: Bench, systems: list[System]) -> Iterator[Case]:
+    """One record after the other, as an application publishes."""
+    names = {system: name for system, (_, name) in LIBRARIES.items()}
+    compare = {names[COMMIT]: (names[ALWAYS],), names[INTERVAL]: (names[DEFAULT],)}
+    what = f"acked, by client libraries, {LIBRARY_WINDOW} in flight"
+    aims = (Aim(names[INTERVAL], names[DEFAULT], 1.0),)
+    case = Case("b", what, "acked/s", compare=compare, aims=aims)
+    for system, counts in bench.turns(f"b, {what}", systems):
+        settle(systems)
+        kind, name = LIBRARIES[system.name]
+        count = bench.pick(40_000, 10_000, LIBRARY_WINDOW)
+        few = count // SLOW if system.name == ALWAYS else count
+        job = {"count": few, "size_bytes": SIZE_BYTES, "window": LIBRARY_WINDOW}
+        ran = bench.publish(kind, system, **job)
+        if counts:
+            case.add(name, ran.rate("sent"))
+    yield case
 
 
 def measure(bench: Bench, letter: str, systems: list[System]) -> Iterator[Case]:

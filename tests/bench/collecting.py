@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -59,6 +59,8 @@ COLLECTOR: Final = "collector"
 _IN_FLIGHT: Final = 8
 _ASK_S: Final = 0.25
 """Between looks at the status, which is made of CPU time of the collector."""
+_DIFFERENT: Final = 64
+"""Requests that differ from each other; then they repeat."""
 _EXPORT: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 Feed = Callable[["Setting", int], None]
 Peer = Callable[[Path, Feed, int], Took]
@@ -155,7 +157,7 @@ def run_restart(bench: Bench) -> Iterator[Case]:
         with _running(directory, "r") as setting:
             os.kill(setting.logd_pid, signal.SIGSTOP)  # nothing leaves the spool
             collector = setting.collector
-            requests = int(gib * (1 << 30)) // len(_forward_records())
+            requests = int(gib * (1 << 30)) // len(_forward_chunks()[0])
             _feed_forward(setting, requests * BATCH)
             collector.daemon.kill()
             spooled = sum(file.stat().st_size for file in collector.data_dir.rglob("*.log"))
@@ -322,14 +324,14 @@ def file_line(number: int) -> bytes:
 
 
 def _feed_otlp(setting: Setting, count: int) -> None:
-    body = _otlp_request()
+    bodies = _otlp_requests()
     with grpc.insecure_channel(f"127.0.0.1:{setting.port}") as channel:
         export: Any = channel.unary_unary(_EXPORT)
         under_way: deque[Any] = deque()
-        for _ in range(count // BATCH):
+        for number in range(count // BATCH):
             if len(under_way) == _IN_FLIGHT:
                 assert under_way.popleft().result() == b"", "refused in part"
-            under_way.append(export.future(body))
+            under_way.append(export.future(bodies[number % _DIFFERENT]))
         for future in under_way:
             assert future.result() == b"", "refused in part"
 
@@ -338,25 +340,44 @@ def _feed_http(protocol: Protocol, setting: Setting, count: int) -> None:
     send(setting.port, protocol, count // BATCH)
 
 
-def _otlp_request() -> bytes:
+@cache
+def _otlp_requests() -> tuple[bytes, ...]:
+    """All that differ; made in the round that does not count."""
+    return tuple(map(_otlp_request, range(_DIFFERENT)))
+
+
+def _otlp_request(request_number: int) -> bytes:
+    """A request of one service whose records differ from each other and from other requests'."""
     request = ExportLogsServiceRequest()
     element = request.resource_logs.add()
     for key in ("service.name", "service.version", "deployment.environment.name", "host.name"):
-        element.resource.attributes.add(key=key).value.string_value = "shop-1"
+        element.resource.attributes.add(key=key).value.string_value = f"shop-{request_number % 5}"
     scope = element.scope_logs.add()
     scope.scope.name = "shop.till"
-    for number in range(BATCH):
+    first = request_number * BATCH
+    for number in range(first, first + BATCH):
         record = scope.log_records.add(
             time_unix_nano=1_700_000_000_000_000_000 + number, severity_number=9, flags=1,
             trace_id=_id(number, 16), span_id=_id(number, 8),
         )  # fmt: skip
-        record.body.string_value = "an order was paid by card in the shop at the corner"
-        for key, text in (("http.request.method", "GET"), ("url.path", "/cart/checkout")):
+        method, path, body, status = _event(number)
+        record.body.string_value = body
+        for key, text in (("http.request.method", method), ("url.path", path)):
             record.attributes.add(key=key).value.string_value = text
-        record.attributes.add(key="http.response.status_code").value.int_value = 200
-        record.attributes.add(key="duration_ms").value.double_value = number / 4
+        record.attributes.add(key="http.response.status_code").value.int_value = status
+        record.attributes.add(key="duration_ms").value.double_value = number % 4000 / 4
     encoded: bytes = request.SerializeToString()
     return encoded
+
+
+def _event(number: int) -> tuple[str, str, str, int]:
+    """The method, path, text and status of a record; no two texts are alike."""
+    method = ("GET", "POST", "GET", "PUT")[number % 4]
+    path = f"/{('cart', 'order', 'stock')[number % 3]}/{number % 997}/checkout"
+    body = (
+        f"order o-{number:08} of customer {number * 7919 % 100_000} was paid in shop {number % 7}"
+    )
+    return method, path, body, (200, 200, 201, 404)[number % 4]
 
 
 def _id(number: int, size: int) -> bytes:
@@ -364,21 +385,31 @@ def _id(number: int, size: int) -> bytes:
     return hashlib.blake2b(number.to_bytes(4), digest_size=size).digest()
 
 
-def _forward_records() -> bytes:
-    entry = {"level": "info", "message": "an order was paid by card in the shop at the corner",
-             "http.request.method": "GET", "url.path": "/cart/checkout", "status": 200,
-             "duration_ms": 12.5}  # fmt: skip
-    records: bytes = msgpack.packb([1_700_000_000, entry]) * BATCH
-    return records
+@cache
+def _forward_chunks() -> tuple[bytes, ...]:
+    """All that differ; made in the round that does not count."""
+    return tuple(map(_forward_records, range(_DIFFERENT)))
+
+
+def _forward_records(chunk: int) -> bytes:
+    """The entries of a chunk, which differ from each other and from other chunks'."""
+    packed = []
+    for number in range(chunk * BATCH, (chunk + 1) * BATCH):
+        method, path, body, status = _event(number)
+        entry = {"level": "info", "message": body, "http.request.method": method,
+                 "url.path": path, "status": status, "duration_ms": number % 4000 / 4}  # fmt: skip
+        packed.append(msgpack.packb([1_700_000_000, entry]))
+    return b"".join(packed)
 
 
 def _feed_forward(setting: Setting, count: int) -> None:
-    packed = _forward_records()
+    packed = _forward_chunks()
     with socket.create_connection(("127.0.0.1", setting.port), timeout=60) as connection:
         unpacker, acked = msgpack.Unpacker(), 0
         chunks = count // BATCH
         for number in range(chunks):
-            connection.sendall(msgpack.packb(["shop", packed, {"chunk": str(number)}]))
+            records = packed[number % _DIFFERENT]
+            connection.sendall(msgpack.packb(["shop", records, {"chunk": str(number)}]))
             while number + 1 - acked >= (_IN_FLIGHT if number + 1 < chunks else 1):
                 unpacker.feed(connection.recv(65536))
                 acked += sum(1 for _ in unpacker)

@@ -8,6 +8,7 @@ Messages are made before the clock starts, and answers are counted, not parsed, 
 is what is measured. All kinds but the batches of logd are the same bytes for both systems.
 """
 
+import asyncio
 import re
 import select
 import threading
@@ -260,6 +261,48 @@ def _liftbridge(job: Job) -> Prepared:
     return run
 
 
+def _submit(job: Job) -> Prepared:
+    """`Publisher.submit` of Penstock's client, one record after the other."""
+    import nats
+
+    from penstock.logd.publisher import Publisher, PublishOptions
+
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(nats.connect(job.url))
+    body = payload(job.size_bytes)
+
+    async def publish() -> int:
+        async with Publisher(client, PublishOptions(max_in_flight=job.window)) as publisher:
+            tasks = [await publisher.submit(job.subject, body) for _ in range(job.count)]
+            return len([await task for task in tasks])
+
+    return lambda: {"sent": loop.run_until_complete(publish()), "refused": 0}
+
+
+def _js_publish(job: Job) -> Prepared:
+    """`js.publish` of nats-py, at most `window` messages unanswered."""
+    import nats
+
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(nats.connect(job.url))
+    body, stream = payload(job.size_bytes), client.jetstream()
+
+    async def publish() -> int:
+        room = asyncio.Semaphore(job.window)
+
+        async def one() -> None:
+            await stream.publish(job.subject, body)
+            room.release()
+
+        tasks = []
+        for _ in range(job.count):
+            await room.acquire()
+            tasks.append(asyncio.ensure_future(one()))
+        return len(await asyncio.gather(*tasks))
+
+    return lambda: {"sent": loop.run_until_complete(publish()), "refused": 0}
+
+
 KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
     "plain": _plain,
     "acked": _acked,
@@ -268,6 +311,8 @@ KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
     "atomic": _atomic,
     "fast": _fast,
     "liftbridge": _liftbridge,
+    "submit": _submit,
+    "js.publish": _js_publish,
 }
 
 

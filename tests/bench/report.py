@@ -12,8 +12,8 @@ from rich.text import Text
 from penstock.base.files import atomic_write
 from tests.bench.figures import Case, Spread, Verdict, spread
 
-VERSION = 1
-"""Of the JSON; a reader should refuse what it does not know."""
+VERSION = 2
+"""The version of the JSON. A reader refuses a version that it does not know."""
 
 _WIDTH = 175
 """Columns of a table that goes to a file."""
@@ -86,9 +86,34 @@ def show_scenario(
             console.print("  " + verdict_text(case, verdict), markup=False)
 
 
-def write_json(path: Path, head: Mapping[str, Any], cases: Iterable[Case]) -> None:
-    """Write a run to a file, replacing it."""
-    document = {"version": VERSION, **head, "cases": [case.document() for case in cases]}
+def read_json(path: Path) -> dict[str, Any]:
+    """The scenarios of a file, by letter; none where there is no file.
+
+    Raises:
+        ValueError: The file has another version.
+    """
+    if not path.exists():
+        return {}
+    document = json.loads(path.read_text())
+    if document.get("version") != VERSION:
+        raise ValueError(
+            f"{path} has version {document.get('version')}, not {VERSION}: name another file"
+        )
+    scenarios: dict[str, Any] = document["scenarios"]
+    return scenarios
+
+
+def write_json(path: Path, letter: str, head: Mapping[str, Any], cases: Iterable[Case]) -> None:
+    """Write one scenario into a file, which keeps the other scenarios that it holds.
+
+    So several runs complete a file; each scenario says when and on what it was measured.
+
+    Raises:
+        ValueError: The file has another version.
+    """
+    scenario = {**head, "cases": [case.document() for case in cases]}
+    scenarios = dict(sorted((read_json(path) | {letter: scenario}).items()))
+    document = {"version": VERSION, "scenarios": scenarios}
     atomic_write(path, json.dumps(document, indent=1) + "\n", durable=False)
 
 

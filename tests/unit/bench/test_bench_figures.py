@@ -1,14 +1,13 @@
 """Statistics, ratios and aims of the bench, and how they are shown."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.bench.figures import Aim, Case, percentile, spread
-from tests.bench.report import VERSION, number_text, show_scenario, write_json
+from tests.bench.report import number_text, read_json, show_scenario, write_json
 
 
 def _case(better: str = "higher") -> Case:
@@ -76,11 +75,27 @@ def test_a_table_shows_every_system_and_the_verdicts() -> None:
 
 def test_json_holds_every_round_ratio_and_aim(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
-    write_json(path, {"effort": "full"}, [_case()])
-    document = json.loads(path.read_text())
-    assert (document["version"], document["effort"]) == (VERSION, "full")
-    (case,) = document["cases"]
+    write_json(path, "z", {"effort": "full"}, [_case()])
+    scenario = read_json(path)["z"]
+    assert scenario["effort"] == "full"
+    (case,) = scenario["cases"]
     assert case["systems"]["ours"]["rounds"] == [100.0, 400.0, 90.0]
     assert case["systems"]["ours"]["ratios"] == {"peer": {"median": 2.0, "low": 1.0, "high": 4.0}}
     assert [aim["met"] for aim in case["aims"]] == [True, False]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_run_replaces_its_scenarios_in_the_json_and_keeps_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    write_json(path, "z", {"effort": "full"}, [_case()])
+    write_json(path, "b", {"effort": "quick"}, [])
+    write_json(path, "z", {"effort": "quick"}, [])
+    kept = {letter: (one["effort"], one["cases"]) for letter, one in read_json(path).items()}
+    assert kept == {"b": ("quick", []), "z": ("quick", [])}
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text('{"version": 1, "cases": []}')
+    with pytest.raises(ValueError, match=r"bench\.json has version 1, not 2"):
+        write_json(path, "z", {}, [])
