@@ -25,11 +25,16 @@ from penstock.logd.stream_options import StreamOption, stream_options
 from penstock.router.sinks.registry import sink_kinds
 from penstock.service.config import show_value
 from tests import blocking_client
+from tests.bench import page
+from tests.bench.__main__ import SCENARIOS
+from tests.bench.report import read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "docs" / "reference"
 COLLECTOR = ROOT / "docs" / "collector"
 SINKS = ROOT / "docs" / "router" / "sinks"
+FIGURES = HOME / "figures.json"
+"""What `make bench` measured; the pages with figures are made of it."""
 _CONFIGURATIONS: Final = {
     "logd": ("penstock.logd.config", "LogdConfig", "docs/logd/configuration.md"),
     "collector": (
@@ -71,6 +76,9 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(),
         "modules.md": _modules(),
         "operations.md": _operations(),
+        "figures.md": page.figures(
+            read_json(FIGURES), {key: one[0][0] for key, one in SCENARIOS.items()}
+        ),
     }
 
 
@@ -84,6 +92,20 @@ def sink_pages() -> dict[Path, str]:
             text, "guarantee", [f"On replay after a crash: {kind.sink.guarantee}."]
         )
     return found
+
+
+def size_page() -> dict[Path, str]:
+    """The page that sizes an appliance, with the figures that are generated in it."""
+    path, scenarios = ROOT / "docs" / "howto" / "size-it.md", read_json(FIGURES)
+    text = path.read_text()
+    for what, lines in (
+        ("parts", page.parts(scenarios)),
+        ("logd", page.rules(scenarios, page.LOGD)),
+        ("collector", page.rules(scenarios, page.COLLECTOR)),
+        ("router", page.rules(scenarios, page.ROUTER)),
+    ):
+        text = _between(text, what, lines)
+    return {path: text}
 
 
 def option_pages() -> dict[Path, str]:
@@ -389,7 +411,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write the files, or with `--check` name those that are not as they should be."""
     HOME.mkdir(exist_ok=True)
     files = {HOME / name: text for name, text in pages().items()}
-    files |= sink_pages() | option_pages() | collector_pages()
+    files |= sink_pages() | option_pages() | collector_pages() | size_page()
     files[blocking_client.TARGET] = blocking_client.blocking(blocking_client.SOURCE.read_text())
     different = {path: text for path, text in files.items() if _read(path) != text}
     for path, text in different.items():

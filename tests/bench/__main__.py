@@ -26,7 +26,7 @@ from tests.bench import (
     catch_up,
     cluster_footprint,
     collecting,
-    doors,
+    endpoints,
     footprint,
     gate,
     latency,
@@ -72,7 +72,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "l": ((cluster_footprint.TITLE, cluster_footprint.run),),
     "m": ((gate.TITLE, gate.run),),
     "n": ((app_log.TITLE, app_log.run),),
-    "o": ((doors.TITLE, doors.run),),
+    "o": ((endpoints.TITLE, endpoints.run),),
     "p": ((collecting.FILE_TITLE, collecting.run_files),),
     "q": (
         (collecting.OTLP_TITLE, collecting.run_otlp),

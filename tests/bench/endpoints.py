@@ -1,4 +1,4 @@
-"""o. logd's doors beside its plain one: TLS, encryption at rest, permissions, Liftbridge's API.
+"""o. logd's endpoints beside its plain one: TLS, encryption at rest, permissions, Liftbridge's API.
 
 One nats-server, and three logds that differ by their door only: one without anything, one with TLS,
 one where callers have API keys and rules say who may read. The first one has the encrypted stream
@@ -30,7 +30,7 @@ from tests.support.identities import HOST
 from tests.support.liftbridge import grpc_address
 from tests.support.logd import Logd
 
-TITLE = "logd's doors: TLS, encryption at rest, permissions, Liftbridge's API"
+TITLE = "logd's endpoints: TLS, encryption at rest, permissions, Liftbridge's API"
 PLAIN = "plain"
 TLS = "TLS"
 SEALED = "encrypted at rest"
@@ -56,7 +56,7 @@ class Door:
 
 
 def run(bench: Bench) -> Iterator[Case]:
-    """Fill all streams once, then go through the doors in turns."""
+    """Fill all streams once, then go through the endpoints in turns."""
     count = bench.pick(1_000_000, 200_000, 4_000)
     with _listeners(bench.directory / "o") as (listeners, published):
         for door in listeners:
@@ -121,7 +121,7 @@ def _subscribe(bench: Bench, stream: LogdStream, count: int) -> tuple[Case, Case
 
 @contextmanager
 def _listeners(directory: Path) -> Iterator[tuple[list[Door], LogdStream]]:
-    """The doors, the plain one first, and a stream to publish to; gone with the block."""
+    """The endpoints, the plain one first, and a stream to publish to; gone with the block."""
     with ExitStack() as stack:
         server = started(stack, NatsServer(directory / "nats"))
 
