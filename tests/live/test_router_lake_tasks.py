@@ -75,7 +75,7 @@ def test_rows_are_as_the_driver_would_write_them(case: LakeCase) -> None:
 
 @pytest.mark.parametrize("cuts", [[1, 12], [1, 6, 12]])
 def test_a_batch_that_was_committed_is_not_committed_again(case: LakeCase, cuts: list[int]) -> None:
-    """As after a kill before Spark has noted its end, perhaps cut otherwise."""
+    """Run a batch again, as after a kill before Spark noted its end; it may be cut differently."""
     sink, _ = opened(case)
     deliver_in_tasks(sink, [rows(1, 5), rows(5, COUNT)])
     commits = case.commits()
@@ -232,7 +232,7 @@ def test_a_table_of_others_that_asks_more_of_a_writer_is_written_by_the_driver(
 
 
 def test_statistics_of_files_are_true_and_let_readers_pass_them_over(tmp_path: Path) -> None:
-    """As those are that the library notes; texts and times are where they may differ."""
+    """Our statistics equal the library's; texts and times are where they could differ."""
     case = DeltaCase(tmp_path)
     try:
         sink, _ = opened(case, partition_by=[])

@@ -360,7 +360,7 @@ class LogOpeners:
             opened, self._opened = self._opened, []
         for opening, result in opened:
             if opening.opened.done():
-                continue  # whoever waited was cancelled
+                continue  # its caller was cancelled
             if isinstance(result, Exception):
                 opening.opened.set_exception(result)
             else:

@@ -503,7 +503,6 @@ class SinkQuery:
         )
 
     def _written(self, frame: DataFrame, batch: int, task: RouteTask) -> Sequence[TaskResult]:
-        """What tasks have made of a batch."""
         return self._made(lambda: run_in_tasks(frame, task, self._tasks_dir), batch)
 
     def _made(self, make: Callable[[], _T], batch: int) -> _T:

@@ -78,7 +78,7 @@ _UNFIT: Final = re.compile(r"(?P<said>.*failed validation check)")
 _REASON_MAX: Final = 300
 _INVARIANTS: Final = "delta.invariants"
 _FEATURES: Final = frozenset({"appendOnly", "invariants", "timestampNtz"})
-"""Of the protocol, those that ask nothing more of a writer of files than what is checked."""
+"""Table features that ask no more of a writer of files than what this module checks."""
 
 _INDEXED: Final = 32
 """Columns with statistics, as many as Delta's default."""
@@ -415,9 +415,9 @@ def _in_log(value: Any) -> str | None:
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:
-    """Of the first columns, from which readers see that a file has nothing for them.
+    """Return the lowest and highest values of the first columns; readers skip files by them.
 
-    Text is cut, the largest one to something that is larger; times are in milliseconds there.
+    Text is cut; the highest text is cut to a larger one. Times have milliseconds.
     """
     found: dict[str, Any] = {"numRecords": rows.num_rows}
     lows, highs, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()

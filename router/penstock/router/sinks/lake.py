@@ -143,7 +143,7 @@ class LakeFiles(Protocol):
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
-        """What `write` raises where the store cannot be used."""
+        """The errors that `write` raises where the store cannot be used."""
         ...
 
     def write(self, rows: pa.Table) -> Sequence[Any]:
@@ -153,10 +153,10 @@ class LakeFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StagedRows(WriteResult):
-    """What a task has written.
+    """The files that a task has written.
 
     Attributes:
-        files: For `LakeTable.append_files`.
+        files: Their descriptions for `LakeTable.append_files`.
         spans: The first and the last offset of their rows, by partition.
         records: How many rows they have.
     """
@@ -168,11 +168,11 @@ class StagedRows(WriteResult):
 
 @dataclass(slots=True)
 class LakeWriter:
-    """That of one task.
+    """The writer of one task.
 
     Attributes:
-        files: Writes them; None: all rows are left to `commit`.
-        names: Of the batch's records.
+        files: Writes data files; None: all rows are left to `commit`.
+        names: The names of the batch's records.
         owner: JOB.SINK.
         leaves_out: Whether columns that the table does not have are left out.
     """
@@ -309,7 +309,7 @@ class LakeSink(RequestSink, TaskSink):
     def _append_files(
         self, table: LakeTable, files: Sequence[Any], results: Sequence[StagedRows]
     ) -> bool:
-        """Whether they could be committed, for none of their rows can be in the table."""
+        """Commit the files, unless the table may have a row of them; return whether it was done."""
         marks = dict[SinkPartition, int]()
         for sink_partition, (first, last) in sorted(
             (span for it in results for span in it.spans.items()), key=lambda it: it[1]

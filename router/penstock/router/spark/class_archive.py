@@ -102,7 +102,6 @@ def _run_queries(session: Session, directory: Path) -> None:
 
 
 def count_rows(batches: Iterator[pa.RecordBatch]) -> int:
-    """How many rows a task has."""
     return sum(batch.num_rows for batch in batches)
 
 
