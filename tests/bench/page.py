@@ -62,7 +62,7 @@ LOGD: Final = (
     Rule(
         "A publish over NATS with an ack of its own takes {} µs of CPU time with 1,000 in flight.",
         "A logd is one process, and uses little more than one core for publishes.",
-        (Source("b", "acked, 1 publisher, 1,000 in flight each: CPU time", _COMMIT),),
+        (Source("b", "acked, 1 publisher, 1000 in flight each: CPU time", _COMMIT),),
     ),
     Rule(
         "logd and its nats-server take {} MiB with one stream and {} KiB for each further one.",
@@ -143,7 +143,7 @@ ROUTER: Final = (
     Rule(
         "All processes of a job take {} MiB with one sink, {} MiB with three; {} MiB with three, "
         "`spark.master: local[1]`, `spark.driver_memory: 512m` and `trigger.max_records: 10000`.",
-        "1 GiB is the least; 2 GiB is what `deploy/k8s` allows.",
+        "2 GiB is what `deploy/k8s` allows; with less memory, take the smaller settings.",
         (
             Source("u", "memory of the job", "one of Parquet"),
             Source("u", "memory of the job", "three of Parquet"),
