@@ -60,7 +60,7 @@ LOGD: Final = (
         ),
     ),
     Rule(
-        "A publish over NATS with an ack of its own takes {} µs of CPU time with 1,000 in flight.",
+        "A publish over NATS with its own ack takes {} µs of CPU time with 1,000 in flight.",
         "A logd is one process, and uses little more than one core for publishes.",
         (Source("b", "acked, 1 publisher, 1000 in flight each: CPU time", _COMMIT),),
     ),
@@ -109,7 +109,7 @@ COLLECTOR: Final = (
     ),
     Rule(
         "In such a second it processes {} records by OTLP, {} by forward, {} of the spec library.",
-        "A core of its own carries what most hosts emit.",
+        "One core carries what most hosts emit.",
         (
             Source("q", f"log records over gRPC{_LINES}", "collector"),
             Source("r", f"records in forward chunks{_LINES}", "collector"),

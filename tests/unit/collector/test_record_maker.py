@@ -55,7 +55,7 @@ def test_the_verdict_on_a_line_is_the_validators() -> None:
 
 
 def test_only_the_first_origins_of_a_request_are_remembered() -> None:
-    """Of a request of many each event is validated alone."""
+    """Each event of a request is validated alone."""
     maker = RecordMaker({}, NOW_NS)
     resource = maker.resource_of("shop")
     verdicts = [
