@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.router.delivery.breaker import Breaker, BreakerLimits
+from penstock.router.delivery.breaker import Breaker
 from penstock.router.delivery.core import (
     Answered,
     Delivered,
@@ -20,6 +20,7 @@ from penstock.router.delivery.core import (
     Ticked,
 )
 from penstock.router.delivery.result import DeliveryResult, Failed, Fault, PartialFailure, Success
+from penstock.router.sinks.http.settings import RequestRetry
 
 SECOND_NS = 1_000_000_000
 FAULT = Fault("502", "bad gateway")
@@ -56,7 +57,7 @@ def live(
     A request that fails takes `silence_s` longer.
     """
     policy = patience or Policy(poison_after_s=NEVER_S)
-    machine = Delivery(sizes, policy=policy, breaker=Breaker(BreakerLimits(), dice))
+    machine = Delivery(sizes, policy=policy, breaker=Breaker(RequestRetry().limits(), dice))
     stream_id = Life()
     event: Event = Ticked()
     while not machine.done:

@@ -1,6 +1,6 @@
-"""The checks of a host: each looks at one thing and says what it found and what to do about it.
+"""Single checks of a host: each looks at one thing and says what it found and what to do about it.
 
-`penstock doctor` prints them; `penstock up` makes those of its preflight before it starts a part.
+`doctor` chooses those of a configuration, `up.preflight` those before a start.
 """
 
 import ctypes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from penstock.router.delivery.breaker import Breaker, BreakerLimits
+from penstock.router.delivery.breaker import Breaker
 from penstock.router.delivery.core import (
     Answered,
     Ask,
@@ -52,7 +52,9 @@ class LoadedDice(random.Random):
 
 
 def delivery(*requests: int, breaker: Breaker | None = None, **policy: float) -> Delivery:
-    limits = BreakerLimits(initial_backoff_s=1.0, max_backoff_s=8.0, max_paused_backoff_s=8.0)
+    limits = RequestRetry(
+        initial_backoff_s=1.0, max_backoff_s=8.0, max_paused_backoff_s=8.0
+    ).limits()
     made = Policy(**policy)  # type: ignore[arg-type]
     return Delivery(requests, policy=made, breaker=breaker or Breaker(limits, LoadedDice()))
 
@@ -114,7 +116,9 @@ def test_a_refused_request_is_halved_until_the_lone_record_is_found(
 @pytest.mark.parametrize("named", [False, True])
 def test_a_destination_that_refuses_every_record_gets_them_again_after_pauses(named: bool) -> None:
     """One wrong setting once made 300 dead letters with 599 requests."""
-    breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
+    breaker = Breaker(
+        RequestRetry(initial_backoff_s=1.0, max_paused_backoff_s=8.0).limits(), LoadedDice()
+    )
     is_wrong = True
 
     def classify_answer(it: Part) -> DeliveryResult:
@@ -154,7 +158,9 @@ def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves(
 
 @pytest.mark.parametrize(("after", "dead_letters"), [(3, 2), (0, 9)])
 def test_small_batches_that_are_refused_count_together(after: int, dead_letters: int) -> None:
-    breaker = Breaker(BreakerLimits(initial_backoff_s=1.0, max_paused_backoff_s=8.0), LoadedDice())
+    breaker = Breaker(
+        RequestRetry(initial_backoff_s=1.0, max_paused_backoff_s=8.0).limits(), LoadedDice()
+    )
     refused = 0
     for _ in range(9):
         machine = delivery(1, breaker=breaker, rejected_after=after)
@@ -244,7 +250,9 @@ def test_failures_that_take_a_minute_are_evidence_where_a_minute_is_the_timeout(
 
     machine_time = [0]
     patient = RequestRetry().policy(60.0)
-    machine = Delivery([100] * 8, policy=patient, breaker=Breaker(BreakerLimits(), LoadedDice()))
+    machine = Delivery(
+        [100] * 8, policy=patient, breaker=Breaker(RequestRetry().limits(), LoadedDice())
+    )
     outcome = run(machine, slow, took_s=lambda: machine_time[0])
     assert [it.part.records for it in outcome.refused] == [(77,)]
     assert outcome.now_ns < 1800 * SECOND_NS
@@ -363,7 +371,7 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
         }
         return verdicts[hit[0]]
 
-    breaker = Breaker(BreakerLimits(), dice)
+    breaker = Breaker(RequestRetry().limits(), dice)
     machine = Delivery(sizes, policy=Policy(poison_after_s=100.0), breaker=breaker)
     event: Event = Ticked()
     now_ns = 0
@@ -389,7 +397,8 @@ def test_every_record_is_delivered_or_refused_once_and_only_poison_is_refused(
 
 def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
     breaker = Breaker(
-        BreakerLimits(initial_backoff_s=1.0, max_backoff_s=8.0, failure_threshold=1), LoadedDice()
+        RequestRetry(initial_backoff_s=1.0, max_backoff_s=8.0, failure_threshold=1).limits(),
+        LoadedDice(),
     )
     first = delivery(1, breaker=breaker)
     first.handle(Ticked(), 0)
@@ -406,7 +415,7 @@ def test_a_circuit_outlives_its_batch_and_the_next_one_waits_for_it() -> None:
 
 
 def test_a_destination_that_refuses_every_record_by_name_is_well() -> None:
-    breaker = Breaker(BreakerLimits(failure_threshold=1), LoadedDice())
+    breaker = Breaker(RequestRetry(failure_threshold=1).limits(), LoadedDice())
     machine = delivery(2, 1, breaker=breaker)
     machine.handle(Ticked(), 0)
     machine.handle(Answered(Retryable("full")), 0)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.logd.format.acks import Nack
-from penstock.router.delivery.breaker import Breaker, BreakerLimits
+from penstock.router.delivery.breaker import Breaker
 from penstock.router.delivery.core import (
     Answered,
     Delivered,
@@ -22,6 +22,7 @@ from penstock.router.delivery.core import (
 )
 from penstock.router.delivery.result import Failed, Fault, PartialFailure, Success
 from penstock.router.sinks import make_sink
+from penstock.router.sinks.http.settings import RequestRetry
 from penstock.router.sinks.nats.client import Connection
 from penstock.router.sinks.nats.sink import (
     Fate,
@@ -99,7 +100,9 @@ def test_each_message_has_its_own_fate() -> None:
 
 
 def test_messages_that_a_slow_stream_has_not_answered_in_time_are_never_given_up() -> None:
-    delivery = Delivery([40], policy=Policy(), breaker=Breaker(BreakerLimits(), random.Random(1)))
+    delivery = Delivery(
+        [40], policy=Policy(), breaker=Breaker(RequestRetry().limits(), random.Random(1))
+    )
     effects, stored = delivery.handle(Ticked(), 0), 0
     for _ in range(100):
         if delivery.done:

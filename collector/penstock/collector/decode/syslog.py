@@ -15,7 +15,7 @@ text, text beyond a bound) are read one by one. Both ways make the same line.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, tzinfo
 from functools import lru_cache
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -26,7 +26,7 @@ from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.lines import text_of
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.shapes import Check, Made, ShapeValidator
-from penstock.collector.decode.timestamps import iso_time_ns
+from penstock.collector.decode.timestamps import iso_time_ns, nearest_s, seconds_of
 from penstock.collector.limits import SERVICE_CHARACTERS_MAX
 from penstock.collector.sources.syslog.framing import messages_in
 from penstock.collector.spool.spool import Unit
@@ -82,7 +82,6 @@ _CISCO: Final = re.compile(
 """Sequence, host, time, zone, and ASA's host, before `%FACILITY-SEVERITY-MNEMONIC: text`."""
 _ZONES: Final = (b"UTC", b"GMT", b"Z")
 _BOM: Final = b"\xef\xbb\xbf"
-_YEAR: Final = timedelta(days=366)
 
 
 @dataclass(slots=True)
@@ -194,25 +193,16 @@ def _nearest(stamp: bytes, now_ns: int, zone: tzinfo) -> int | None:
     if parts is None:
         return None
     month, day, own_year, hour, minute, second, fraction = parts.groups(b"")
-    now = datetime.fromtimestamp(now_ns // 1_000_000_000, UTC)
-    found: list[datetime] = []
-    years = (int(own_year),) if own_year else (now.year - 1, now.year, now.year + 1)
-    for year in years:
-        try:
-            moment = datetime(
-                year, _MONTHS.index(month) + 1, int(day), int(hour), int(minute),
-                min(int(second), 59), tzinfo=zone,
-            )  # fmt: skip
-        except ValueError:
-            continue
-        found.append(moment)
-    if not found:
-        return None
-    best = min(found, key=lambda moment: abs(moment - now))
-    if not own_year and abs(best - now) > _YEAR:
+    number = _MONTHS.index(month) + 1
+    clock = (int(hour), int(minute), min(int(second), 59))  # a leap second
+    if own_year:
+        found = seconds_of(int(own_year), number, int(day), clock, zone)
+    else:
+        found = nearest_s(number, int(day), clock, now_ns // 1_000_000_000, zone)
+    if found is None:
         return None
     nanoseconds = int(fraction.ljust(9, b"0"))
-    time_ns = max(0, int(best.timestamp())) * 1_000_000_000 + nanoseconds
+    time_ns = max(0, found) * 1_000_000_000 + nanoseconds
     return time_ns if time_ns <= INT64_MAX else None
 
 

@@ -292,9 +292,9 @@ def _time_of(
     clock = (hour, int(parts.get("minute") or 0), second)
     fraction = int((parts.get("fraction") or "").ljust(9, "0"))
     if year is None:
-        whole_s = _nearest_s(number, int(day), clock, now_ns // _SECOND_NS, found_zone)
+        whole_s = nearest_s(number, int(day), clock, now_ns // _SECOND_NS, found_zone)
     else:
-        whole_s = _seconds(_year(year), number, int(day), clock, found_zone)
+        whole_s = seconds_of(_year(year), number, int(day), clock, found_zone)
     if whole_s is None or whole_s < 0:
         return None
     time_ns = whole_s * _SECOND_NS + fraction
@@ -319,9 +319,10 @@ def _year(text: str) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _seconds(
+def seconds_of(
     year: int, month: int, day: int, clock: tuple[int, int, int], zone: tzinfo
 ) -> int | None:
+    """Return seconds since 1970; None when there is no such day or time of day."""
     try:
         moment = datetime(year, month, day, *clock, tzinfo=zone)
     except ValueError:
@@ -329,12 +330,15 @@ def _seconds(
     return (moment - _EPOCH) // timedelta(seconds=1)
 
 
-def _nearest_s(
+def nearest_s(
     month: int, day: int, clock: tuple[int, int, int], now_s: int, zone: tzinfo
 ) -> int | None:
-    """Return the time in the year that brings it nearest to now."""
+    """Return seconds since 1970 in the year that brings a time without one nearest to now.
+
+    None: no year near now has such a day.
+    """
     year = datetime.fromtimestamp(now_s, UTC).year
-    found = [_seconds(year + more, month, day, clock, zone) for more in (-1, 0, 1)]
+    found = [seconds_of(year + more, month, day, clock, zone) for more in (-1, 0, 1)]
     near = [it for it in found if it is not None]
     best = min(near, key=lambda it: abs(it - now_s), default=None)
     if best is None or abs(best - now_s) > _YEAR.total_seconds():

@@ -1,4 +1,4 @@
-"""Group commit on a commit log: everything offered while one sync runs goes into the next.
+"""Group commit on a commit log of bounded size: what is offered during one sync goes into the next.
 
 One thread writes. The event loop hands it what has gathered, and answers each offer once the sync
 returned: a result is a promise that the entry survives a power loss. After a failed write the log

@@ -45,10 +45,10 @@ class BreakerLimits:
         max_paused_backoff_s: Upper limit of a pause while the sender, or every record, is refused.
     """
 
-    initial_backoff_s: float = 0.5
-    max_backoff_s: float = 30.0
-    failure_threshold: int = 5
-    max_paused_backoff_s: float = 60.0
+    initial_backoff_s: float
+    max_backoff_s: float
+    failure_threshold: int
+    max_paused_backoff_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from penstock.router.columns.run_length import runs
 from penstock.router.delivery.result import DeliveryResult, Success
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.read.fetch import warn
+from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.sinks.http.request_sink import (
     Faulty,
     Item,
@@ -47,7 +48,6 @@ from penstock.router.sinks.http.request_sink import (
 )
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import (
-    BatchNames,
     Maintenance,
     Preview,
     SinkContext,

@@ -3,11 +3,9 @@
 import json
 import threading
 from abc import abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -18,13 +16,8 @@ from typing_extensions import override
 from penstock.base.clock import BlockingClock
 from penstock.router.errors import StoppedError
 from penstock.router.job.settings import SinkConfig
-from penstock.router.read.offsets import (
-    Generations,
-    Offsets,
-    StreamPartition,
-    generation_at,
-    reading_begins,
-)
+from penstock.router.read.offsets import Offsets, StreamPartition, reading_begins
+from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.telemetry import Meter
 
 if TYPE_CHECKING:
@@ -96,55 +89,6 @@ class DeadLetterPublisher(Protocol):
 
 def persist_nothing() -> None:
     """Checkpoints are on this machine alone, and what is written there is kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchNames:
-    """Names of the records of the current batch. It can be pickled.
-
-    Attributes:
-        stream_ids: Id of each stream in the batch; a recreated stream has its offsets again. The
-            query keeps them up to date.
-        generations: Generations of partitions that the log truncated below what was read; the
-            query keeps them up to date.
-    """
-
-    stream_ids: dict[str, str]
-    generations: dict[StreamPartition, Generations] = field(default_factory=dict)
-
-    def names(self) -> "BatchNames":
-        """Return the names of the current batch, which do not change with the next one."""
-        return BatchNames(stream_ids=dict(self.stream_ids), generations=dict(self.generations))
-
-    def stream_id(self, stream: str, partition: int, offset: int) -> str:
-        """The stream's id, behind a truncation with the generation of the record (`5f2c….1`).
-
-        With partition and offset it names one record only, whatever the log has lost.
-        """
-        of_stream = self.stream_ids.get(stream, "")
-        found = self.generations.get(StreamPartition(stream, partition))
-        number = generation_at(found, offset) if found else 0
-        return f"{of_stream}.{number}" if number else of_stream
-
-    def stream_tag(self, stream: str, partition: int, offset: int) -> str:
-        """The stream's name with a mark of `stream_id`, for names that must not repeat."""
-        of_stream, dot, number = self.stream_id(stream, partition, offset).partition(".")
-        return f"{stream}.{of_stream[:8] or '0'}{dot}{number}"
-
-    def position_tag(self, stream: str, partition: int, offset: int) -> str:
-        """A partition of the log and a generation of its records, for names likewise."""
-        return f"{self.stream_tag(stream, partition, offset)}-{partition}"
-
-    def by_generation(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Rows of one partition, in their order, cut where a generation begins."""
-        position = rows.select(["stream", "partition"]).slice(0, 1).to_pylist()[0]
-        begins = self.generations.get(
-            StreamPartition(position["stream"], position["partition"]), ()
-        )
-        offsets = rows.column("offset").to_pylist()
-        cuts = sorted({bisect_left(offsets, first) for first, _ in begins} - {0, len(offsets)})
-        for first, end in pairwise([0, *cuts, len(offsets)]):
-            yield rows.slice(first, end - first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from penstock.router.delivery.result import (
     Success,
     TooLarge,
 )
+from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.sinks.http.request_sink import (
     Faulty,
     HttpRequestSink,
@@ -45,7 +46,7 @@ from penstock.router.sinks.http.request_sink import (
     in_log_order,
 )
 from penstock.router.sinks.http.settings import TaskRequestSettings
-from penstock.router.sinks.sink import BatchNames, SinkContext, TaskSink, WriteResult
+from penstock.router.sinks.sink import SinkContext, TaskSink, WriteResult
 from penstock.router.telemetry import Meter
 
 SENDING_S_MAX: Final = 5.0

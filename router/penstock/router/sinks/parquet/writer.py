@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from penstock.router.columns.run_length import runs
 from penstock.router.lake.layout import NULL_PARTITION, Partitioning
+from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.sinks.parquet.client import LocalTree, Staging
-from penstock.router.sinks.sink import BatchNames, WriteResult
+from penstock.router.sinks.sink import WriteResult
 
 _LOG_POSITION: Final = ("stream", "partition")
 _HOURS_MAX: Final = 100
