@@ -101,7 +101,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for wanted in (signal.SIGINT, signal.SIGTERM):  # a shell may have had the first one ignored
         signal.signal(wanted, _interrupt)
     if options.json is not None:
-        read_json(options.json)  # else an hour's run would end with its error
+        try:
+            read_json(options.json)
+        except ValueError as error:  # now, not at the end of an hour's run
+            terminal.print(f"bench: {error}", markup=False)
+            return 65
     options.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.dir, prefix="bench-") as name:
         head: dict[str, Any] = {

@@ -90,11 +90,14 @@ def read_json(path: Path) -> dict[str, Any]:
     """The scenarios of a file, by letter; none where there is no file.
 
     Raises:
-        ValueError: The file has another version.
+        ValueError: The file has another version, or holds no JSON.
     """
     if not path.exists():
         return {}
-    document = json.loads(path.read_text())
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} holds no JSON ({error}): name another file") from error
     if document.get("version") != VERSION:
         raise ValueError(
             f"{path} has version {document.get('version')}, not {VERSION}: name another file"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.bench.__main__ import main
 from tests.bench.figures import Aim, Case, percentile, spread
 from tests.bench.report import number_text, read_json, show_scenario, write_json
 
@@ -94,8 +95,16 @@ def test_a_run_replaces_its_scenarios_in_the_json_and_keeps_the_others(tmp_path:
     assert kept == {"b": ("quick", []), "z": ("quick", [])}
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [('{"version": 1, "cases": []}', "has version 1, not 2"), ('{"version"', "holds no JSON")],
+)
+def test_a_file_that_it_cannot_complete_is_refused_before_anything_is_measured(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     path = tmp_path / "bench.json"
-    path.write_text('{"version": 1, "cases": []}')
-    with pytest.raises(ValueError, match=r"bench\.json has version 1, not 2"):
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"bench\.json {reason}.*name another file"):
         write_json(path, "z", {}, [])
+    assert main(["--json", str(path), "--only", "m", "--dir", str(tmp_path / "none")]) == 65
+    assert list(tmp_path.iterdir()) == [path]
