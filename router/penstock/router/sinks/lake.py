@@ -34,10 +34,10 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.columns.run_length import runs
+from penstock.router.delivery.batch_names import BatchNames
 from penstock.router.delivery.result import DeliveryResult, Success
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.read.fetch import warn
-from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.sinks.http.request_sink import (
     Faulty,
     Item,

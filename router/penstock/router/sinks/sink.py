@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock
+from penstock.router.delivery.batch_names import BatchNames
 from penstock.router.errors import StoppedError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.read.offsets import Offsets, StreamPartition, reading_begins
-from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.telemetry import Meter
 
 if TYPE_CHECKING:

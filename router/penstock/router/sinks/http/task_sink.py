@@ -27,6 +27,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock, SystemClock
+from penstock.router.delivery.batch_names import BatchNames
 from penstock.router.delivery.result import (
     Accepted,
     DeliveryResult,
@@ -37,7 +38,6 @@ from penstock.router.delivery.result import (
     Success,
     TooLarge,
 )
-from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.sinks.http.request_sink import (
     Faulty,
     HttpRequestSink,

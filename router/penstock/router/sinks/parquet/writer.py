@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.router.columns.run_length import runs
+from penstock.router.delivery.batch_names import BatchNames
 from penstock.router.lake.layout import NULL_PARTITION, Partitioning
-from penstock.router.sinks.batch_names import BatchNames
 from penstock.router.sinks.parquet.client import LocalTree, Staging
 from penstock.router.sinks.sink import WriteResult
 
