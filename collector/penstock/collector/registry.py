@@ -166,6 +166,7 @@ SOURCES: Final = Registry(
         "prometheus_remote_write": (
             "penstock.collector.sources.senders.prometheus_remote_write:PrometheusRemoteWriteSource"
         ),
+        "socket": "penstock.collector.sources.senders.socket:SocketSource",
         "splunk_hec": "penstock.collector.sources.senders.splunk_hec:SplunkHecSource",
         "statsd": "penstock.collector.sources.statsd.source:StatsdSource",
         "stdin": "penstock.collector.sources.stdin:StdinSource",

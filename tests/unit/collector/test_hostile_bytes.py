@@ -8,6 +8,7 @@ import gzip
 import json
 import struct
 import tracemalloc
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -25,6 +26,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from penstock.collector.decode.messages import pack_messages
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
@@ -36,6 +38,7 @@ from penstock.collector.decode.senders.datadog import (
     text_lines,
 )
 from penstock.collector.decode.senders.elasticsearch import bulk_lines
+from penstock.collector.decode.senders.gelf import ChunkBuffer
 from penstock.collector.decode.senders.loki import PUSH, json_lines, protobuf_lines
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.remote_write import WRITE_1, WRITE_2, Written, point_lines
@@ -53,8 +56,14 @@ from penstock.collector.sources.forward.protocol import (
     Secrets,
     decode_message,
 )
+from penstock.collector.sources.network.framing import (
+    BinaryHead,
+    CountedCutter,
+    DecimalHead,
+    DelimitedCutter,
+)
 from penstock.collector.sources.statsd.protocol import parse_line
-from penstock.collector.sources.syslog.framing import SyslogCutter, pack_messages
+from penstock.collector.sources.syslog.framing import SyslogCutter
 from penstock.collector.sources.unix.framing import FrameReader, decode_batch_header
 from penstock.collector.spool.spool import Unit
 from penstock.specs.errors import RefusedRecordError
@@ -310,6 +319,44 @@ def remote_write(version: int) -> Decode:
 
 REMOTE: Final = remote_writes()
 
+_GELF: Final = (
+    b'{"version":"1.1","host":"h","short_message":"m","level":3,"timestamp":1764268800.5,"_a":[1]}'
+)
+CODED: Final = {
+    "text": [b"plain", b'{"level":"info","msg":"m"}'],
+    "json": [b'{"level":"info","msg":"m","trace_id":"' + b"ab" * 16 + b'"}'],
+    "gelf": [_GELF, gzip.compress(_GELF), zlib.compress(_GELF)],
+    "cef": [b"<13>Nov 27 12:00:00 h CEF:0|a\\|b|c|1|2|n|5|rt=1764268800000 cs1=a b msg=x\\=y"],
+    "leef": [b"LEEF:2.0|a|b|1|2|x5E|devTime=Nov 27 2026 12:00:00^sev=5^k=v",
+             b"LEEF:1.0|a|b|1|2|k=v\tk=v"],
+    "logfmt": [b'level=info msg="a \\" b" k=v flag'],
+}  # fmt: skip
+CHUNKED: Final = [b"\x1e\x0f12345678\0\2" + _GELF, b"\x1e\x0f12345678\0\1" + _GELF]
+
+
+def messages_of(codec: str) -> Decode:
+    """A message of the source `socket`, and what comes of it given to the validator."""
+    meta = {"codec": codec, "service": "s", "service_fields": ["app"], "peer": "10.0.0.1",
+            "truncated": [], "max_message_bytes": 1 << 20}  # fmt: skip
+
+    def decode(data: bytes) -> None:
+        unit = Unit("s", "socket", pack_messages([data]), 1, 99, meta)
+        decoded = decode_records(unit, {"service.name": "s"})
+        assert not any("failed" in part.reason for part in decoded.undecodable)
+        for line, verdict in zip(decoded.lines, decoded.verdicts, strict=True):
+            assert verdict in (None, check_line(line))
+
+    return decode
+
+
+def chunks(data: bytes) -> None:
+    buffer = ChunkBuffer(max_messages=2, max_bytes=1000, timeout_s=1)
+    for at, now_s in (0, 0.0), (1, 0.5), (2, 3.0):
+        buffer.add(data[:10] + bytes([at]) + data[11:], "p", now_s)
+        assert buffer.size <= 1000
+        assert len(buffer) <= 2
+
+
 DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "forward unit": (FORWARD, unit_of("forward")),
     "forward message": (FORWARD, decode_message),
@@ -323,6 +370,13 @@ DECODERS: dict[str, tuple[list[bytes], Decode]] = {
     "syslog messages": (SYSLOG, lambda data: unit_of("syslog")(pack_messages([data]))),
     "syslog stream": ([b"%d %b" % (len(SYSLOG[0]), SYSLOG[0]), SYSLOG[1] + b"\n"],
                       stream(lambda: SyslogCutter(1000))),
+    **{f"socket {codec}": (samples, messages_of(codec)) for codec, samples in CODED.items()},
+    "socket octets": ([b"3 one5 12345", b"\r\n7 {}"],
+                      stream(lambda: CountedCutter(DecimalHead(), 480))),
+    "socket prefixes": ([b"\0\3one\0\0\0\2ab"],
+                        stream(lambda: CountedCutter(BinaryHead(2, "big"), 480))),
+    "socket lines": ([b"one\r\ntwo", b"x" * 500], stream(lambda: DelimitedCutter(b"\n", 480))),
+    "socket chunks": (CHUNKED, chunks),
     "journal unit": ([JOURNAL], unit_of("journal")),
     "statsd": ([b"a.b:1:2|ms|@0.5|#k:v,x|T5", b"_e{1,1}:a|b|t:error", b"_sc|n|2|m:x"],
                parse_line),

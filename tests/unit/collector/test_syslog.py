@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.collector.decode.messages import Message, messages_in, pack_messages
 from penstock.collector.decode.syslog import Parsed, parse_message
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import UndecodableError
-from penstock.collector.sources.syslog.framing import (
-    SyslogCutter,
-    SyslogMessage,
-    messages_in,
-    pack_messages,
-)
+from penstock.collector.sources.syslog.framing import SyslogCutter
 from penstock.collector.spool.spool import Unit
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
@@ -256,10 +252,10 @@ def test_long_messages_are_cut_and_their_rest_is_skipped() -> None:
     for part in (b"20 <13>aaaa", b"aaaaaaaa", b"aaaa<13>b\n<13>ccccccc", b"cccc\n<13>d\n"):
         found += cutter.feed(part)
     assert found == [
-        SyslogMessage(b"<13>aaaa", truncated=True),
-        SyslogMessage(b"<13>b"),
-        SyslogMessage(b"<13>cccc", truncated=True),
-        SyslogMessage(b"<13>d"),
+        Message(b"<13>aaaa", truncated=True),
+        Message(b"<13>b"),
+        Message(b"<13>cccc", truncated=True),
+        Message(b"<13>d"),
     ]
     assert cutter.waiting_bytes == 0
 
@@ -267,7 +263,7 @@ def test_long_messages_are_cut_and_their_rest_is_skipped() -> None:
 def test_a_count_that_its_connection_did_not_reach_is_marked() -> None:
     cutter = SyslogCutter(100)
     assert cutter.feed(b"50 <13>begin") == []
-    assert cutter.flush() == SyslogMessage(b"<13>begin", truncated=True)
+    assert cutter.flush() == Message(b"<13>begin", truncated=True)
 
 
 def test_a_count_without_end_holds_no_more_than_a_message() -> None:

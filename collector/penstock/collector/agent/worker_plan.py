@@ -76,7 +76,7 @@ def config_of(config: CollectorConfig, share: Share) -> CollectorConfig:
     if share.receives and not any(share.takes(source) for source in sources):
         raise ConfigError(
             "no source of the configuration can be shared by workers",
-            fix="run one; forward with `listen`, otlp and syslog can be shared",
+            fix="run one; sources that listen on ports can be shared",
         )
     spool = config.spool.model_copy(
         update={

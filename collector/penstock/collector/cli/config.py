@@ -14,12 +14,16 @@ from penstock.collector.agent.derived_config import graph_of, resource_of
 from penstock.collector.config import CollectorConfig, load_collector_config
 from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, decode_line
+from penstock.collector.decode.messages import pack_messages
+from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.decode.senders.socket import decode_socket
 from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.errors import UndecodableError
 from penstock.collector.sources.exec import ExecSettings
 from penstock.collector.sources.files.container_lines import READERS
 from penstock.collector.sources.files.settings import FileSettings
+from penstock.collector.sources.senders.socket import SocketSettings, meta_of
 from penstock.collector.sources.stdin import StdinSettings
-from penstock.collector.sources.syslog.framing import pack_messages
 from penstock.collector.sources.syslog.source import SyslogSettings
 from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.expressions.paths import getter, parse_path
@@ -301,6 +305,16 @@ def _input(
             meta = {"service": section.service, "timezone": section.timezone}
             unit = Unit(source, "syslog", pack_messages([raw]), 1, now_ns, meta)
             return decode_syslog(unit, resource)[0][0], "pass"
+        case SocketSettings():
+            own = {**meta_of(section), "peer": "", "truncated": []}
+            unit = Unit(source, "socket", pack_messages([raw]), 1, now_ns, own)
+            ((_, made),) = decode_socket(unit, RecordMaker(resource, now_ns))
+            match made:
+                case UndecodableError():
+                    msg = f"line: {made}"
+                    raise ValueError(msg)
+                case (line, _):
+                    return line, "pass"
         case _:
             msg = f"line: the source {source} reads no lines; use `record`"
             raise ValueError(msg)

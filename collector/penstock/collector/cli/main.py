@@ -111,7 +111,7 @@ def run(
     """Run the collector; without options the same as without a command.
 
     With several workers each has its own spool, the first in the data directory, the others below
-    `workers/` in it; otlp, forward and syslog are shared by all, the other sources are the first's.
+    `workers/` in it; sources that listen on ports are shared by all, the others are the first's.
     """
     start(context, config_paths, count=count, worker=worker, texts=texts, check=check)
 

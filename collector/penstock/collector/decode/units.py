@@ -11,6 +11,9 @@ import structlog
 from penstock.collector.decode.journald import decode_entry
 from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
+from penstock.collector.decode.messages import pack_messages
+from penstock.collector.decode.senders.record_maker import RecordMaker
+from penstock.collector.decode.senders.socket import decode_socket
 from penstock.collector.decode.shapes import Made, ShapedEvents
 from penstock.collector.decode.syslog import decode_syslog
 from penstock.collector.decompression import unzstd
@@ -217,6 +220,18 @@ def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     return Decoded({}, [*range(len(lines))], lines, verdicts=verdicts)
 
 
+def _decode_socket(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
+    records = RecordMaker(resource, unit.received_ns)
+    decoded = Decoded(notes=records.notes)
+    for index, (message, made) in enumerate(decode_socket(unit, records)):
+        if isinstance(made, UndecodableError):
+            part = Undecodable(index, str(made), pack_messages([message]))
+            decoded.undecodable.append(part)
+        else:
+            decoded.add(index, made)
+    return decoded
+
+
 def _plain_event(
     event: Event, unit: Unit, resource: Mapping[str, Any], tagged: dict[str, ShapedEvents]
 ) -> Made | None:
@@ -261,6 +276,7 @@ _DECODERS: Final[dict[str, Callable[[Unit, Mapping[str, Any]], Decoded]]] = {
     "lines": _decode_lines,
     "forward": _decode_forward,
     "syslog": _decode_syslog,
+    "socket": _decode_socket,
     "journal": _decode_journal,
 }
 

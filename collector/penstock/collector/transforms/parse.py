@@ -8,14 +8,16 @@ patterns of users run in RE2.
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.key_values import pairs_of, read_logfmt, unescaped
 from penstock.collector.decode.lines import read_object
+from penstock.collector.decode.senders.security_events import read_cef, read_leef
 from penstock.collector.decode.severity import severity, severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
 from penstock.collector.decode.timestamps import iso_time_ns, time_of
@@ -70,7 +72,7 @@ class ParseSettings(TransformSettings):
     """A text of the record becomes attributes."""
 
     type: Literal["parse"]
-    format: Literal["json", "logfmt", "key_value", "regex", "csv", "clf", "syslog"]
+    format: Literal["json", "logfmt", "key_value", "regex", "csv", "clf", "cef", "leef", "syslog"]
     field: ReadablePath = "body"
     prefix: str = Field(default="", max_length=64)
     pattern: Pattern | None = None
@@ -115,8 +117,6 @@ _MONTHS: Final = (
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 )  # fmt: skip
 _REQUEST: Final = re.compile(r"([A-Z]{1,32}) (\S+)(?: (HTTP/[0-9.]{1,8}))?")
-_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def read_json(text: str) -> dict[str, Any] | None:
@@ -125,74 +125,9 @@ def read_json(text: str) -> dict[str, Any] | None:
     return found
 
 
-def read_logfmt(text: str) -> dict[str, Any] | None:
-    """``key=value key="quoted value" flag``; a key without a value is true."""
-    return _pairs(text, " ", "=", bare=True)
-
-
 def key_value_reader(pair_separator: str, value_separator: str) -> Reader:
     """Keys and values with separators of one's own; every pair must have both."""
-    return lambda text: _pairs(text, pair_separator, value_separator, bare=False)
-
-
-def _pairs(
-    text: str, pair_separator: str, value_separator: str, *, bare: bool
-) -> dict[str, Any] | None:
-    found: dict[str, Any] = {}
-    has_pair = False
-    for key, value in _split(text, pair_separator, value_separator):
-        if not key or (value is None and not bare) or len(found) > ATTRIBUTES_MAX * 2:
-            return None
-        has_pair = has_pair or value is not None
-        found[key] = True if value is None else value
-    return found if has_pair else None
-
-
-def _split(
-    text: str, pair_separator: str, value_separator: str
-) -> Iterator[tuple[str, str | None]]:
-    at, end = 0, len(text)
-    while at < end:
-        if text.startswith(pair_separator, at):
-            at += len(pair_separator)
-            continue
-        stop = _find(text, pair_separator, at)
-        middle = text.find(value_separator, at, stop)
-        if middle < 0:
-            yield text[at:stop].strip(), None
-            at = stop
-            continue
-        key, at = text[at:middle].strip(), middle + len(value_separator)
-        if text.startswith('"', at) and (close := _closing(text, at + 1)) > 0:
-            yield key, _unescaped(text[at + 1 : close])
-            at = close + 1
-        else:
-            stop = _find(text, pair_separator, at)
-            yield key, text[at:stop].strip()
-            at = stop
-
-
-def _find(text: str, part: str, at: int) -> int:
-    found = text.find(part, at)
-    return len(text) if found < 0 else found
-
-
-def _closing(text: str, at: int) -> int:
-    """Return where the quote ends; -1 when it does not."""
-    while True:
-        quote = text.find('"', at)
-        if quote < 0:
-            return -1
-        slashes = quote - len(text[at:quote].rstrip("\\")) - at
-        if slashes % 2 == 0:
-            return quote
-        at = quote + 1
-
-
-def _unescaped(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
+    return lambda text: pairs_of(text, pair_separator, value_separator, bare=False)
 
 
 def csv_reader(columns: Sequence[str], delimiter: str) -> Reader:
@@ -239,7 +174,7 @@ def read_clf(text: str) -> dict[str, Any] | None:
 
 
 def _dashed(text: str | None) -> str | None:
-    return None if text in {None, "-", ""} else _unescaped(str(text))
+    return None if text in {None, "-", ""} else unescaped(str(text))
 
 
 def _iso(time: str) -> str | None:
@@ -306,7 +241,13 @@ def read_syslog(text: str, now_ns: int) -> dict[str, Any] | None:
 def _reader(settings: ParseSettings) -> Read:
     if settings.format == "syslog":
         return read_syslog
-    readers = {"json": read_json, "logfmt": read_logfmt, "clf": read_clf}
+    readers: dict[str, Reader] = {
+        "json": read_json,
+        "logfmt": read_logfmt,
+        "clf": read_clf,
+        "cef": read_cef,
+        "leef": read_leef,
+    }
     if settings.pattern is not None:
         read = regex_reader(settings.pattern)
     elif settings.columns:

@@ -34,6 +34,8 @@ _SHAPED_MAX: Final = 64
 """Origins of events whose shapes are cached."""
 _ADDED_MAX: Final = ATTRIBUTES_MAX // 2
 """Attributes that stand beside an event; the event itself has room for as many."""
+_LINE_ATTRIBUTES_MAX: Final = ATTRIBUTES_MAX - 2
+"""Attributes that stand beside a line; two may be added that mark it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ class RecordMaker:
             self.notes["lines_repaired"] += 1
         if fields is not None:
             return self.event(fields, resource, about, is_line=True)
-        attributes, trace = self._beside(about)
+        attributes, trace = self._beside(about, _LINE_ATTRIBUTES_MAX)
         if is_cut:
             self.notes["records_truncated"] += 1
             line = line[:LINE_BYTES_MAX].decode("utf-8", "ignore").encode()
@@ -224,9 +226,11 @@ class RecordMaker:
             self._validators.clear()
         return self._validators.setdefault(key, ShapeValidator())
 
-    def _beside(self, about: About) -> tuple[dict[str, Any], Trace | None]:
+    def _beside(
+        self, about: About, count_max: int = _ADDED_MAX
+    ) -> tuple[dict[str, Any], Trace | None]:
         """Attributes beside an event, and the trace that some of them name."""
-        flat, left_out = flatten(about.attributes, count_max=_ADDED_MAX)
+        flat, left_out = flatten(about.attributes, count_max=count_max)
         if left_out:
             self.notes["attributes_dropped"] += left_out
         if not _may_name_a_trace(flat):

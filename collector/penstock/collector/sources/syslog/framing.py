@@ -1,30 +1,20 @@
-"""Syslog messages out of a byte stream (RFC 6587), and kept side by side in one unit.
+"""Syslog messages out of a byte stream (RFC 6587).
 
 Each frame says for itself how it ends. ``LEN SP <`` opens an octet-counted one; anything else runs
 to a newline or NUL. A count that is none is therefore text, and a sender may even mix the two. So
 is one of more than seven digits: no message is that long, and what it claims, the messages of
 hours, would be skipped.
-
-A unit of the spool holds messages octet-counted: ``LEN SP message`` back to back.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from penstock.collector.errors import UndecodableError
+from penstock.collector.decode.messages import Message
+from penstock.collector.sources.network.framing import PADDING, Fault
 
 _COUNTED: Final = re.compile(rb"([1-9][0-9]{0,6}) <")
 _MAYBE_COUNTED: Final = re.compile(rb"[1-9][0-9]{0,6}( ?)\Z")
 _ENDS: Final = re.compile(rb"[\n\0]")
-_PADDING: Final = b"\r\n\0"
-
-
-class SyslogMessage(NamedTuple):
-    """One message; `truncated` when `text` is only its beginning."""
-
-    text: bytes
-    truncated: bool = False
 
 
 class SyslogCutter:
@@ -35,6 +25,7 @@ class SyslogCutter:
     """
 
     def __init__(self, bytes_max: int) -> None:
+        self.fault: Fault | None = None
         self._bytes_max = bytes_max
         self._buffer = bytearray()
         self._skip_bytes = 0
@@ -45,10 +36,10 @@ class SyslogCutter:
         """Bytes of a message that has begun and not ended."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> list[SyslogMessage]:
+    def feed(self, data: bytes) -> list[Message]:
         """Add bytes; returns the messages that they complete."""
         self._buffer += data
-        messages: list[SyslogMessage] = []
+        messages: list[Message] = []
         at = self._take_counted(self._skip(0), messages)
         while True:
             at = self._skip(at)
@@ -61,17 +52,17 @@ class SyslogCutter:
         del self._buffer[:at]
         return messages
 
-    def flush(self) -> SyslogMessage | None:
+    def flush(self) -> Message | None:
         """Return what the connection's end left without a line end, as a message, if anything."""
         text = bytes(self._buffer)
         self._buffer.clear()
         counted = _COUNTED.match(text)
         if counted is not None:
-            return SyslogMessage(text[counted.end() - 1 :], truncated=True)
-        text = text.strip(_PADDING)
-        return SyslogMessage(text) if text else None
+            return Message(text[counted.end() - 1 :], truncated=True)
+        text = text.strip(PADDING)
+        return Message(text) if text else None
 
-    def _take_counted(self, at: int, messages: list[SyslogMessage]) -> int:
+    def _take_counted(self, at: int, messages: list[Message]) -> int:
         """Take whole octet-counted messages that follow one another; return where they end."""
         data, most = bytes(self._buffer), self._bytes_max
         while (counted := _COUNTED.match(data, at)) is not None:
@@ -79,7 +70,7 @@ class SyslogCutter:
             end = begin + int(counted[1])
             if end > len(data) or end - begin > most:
                 break
-            messages.append(SyslogMessage(data[begin:end].rstrip(_PADDING)))
+            messages.append(Message(data[begin:end].rstrip(PADDING)))
             at = end
         return at
 
@@ -94,11 +85,11 @@ class SyslogCutter:
         self._skip_bytes -= skipped
         at += skipped
         if self._skip_bytes == 0:
-            while at < len(self._buffer) and self._buffer[at] in _PADDING:
+            while at < len(self._buffer) and self._buffer[at] in PADDING:
                 at += 1
         return at
 
-    def _next(self, at: int) -> tuple[SyslogMessage, int] | None:
+    def _next(self, at: int) -> tuple[Message, int] | None:
         """The message that begins at `at`, and where it ends; None when it is not whole."""
         if at == len(self._buffer) or _MAYBE_COUNTED.match(self._buffer, at):
             return None
@@ -109,40 +100,19 @@ class SyslogCutter:
         stop = len(self._buffer) if end is None else end.start()
         if stop - at > self._bytes_max:
             self._skip_line = end is None
-            cut = SyslogMessage(bytes(self._buffer[at : at + self._bytes_max]), truncated=True)
+            cut = Message(bytes(self._buffer[at : at + self._bytes_max]), truncated=True)
             return cut, stop
         if end is None:
             return None
-        return SyslogMessage(bytes(self._buffer[at:stop]).rstrip(_PADDING)), end.end()
+        return Message(bytes(self._buffer[at:stop]).rstrip(PADDING)), end.end()
 
-    def _counted(self, length: int, begin: int) -> tuple[SyslogMessage, int] | None:
+    def _counted(self, length: int, begin: int) -> tuple[Message, int] | None:
         there = len(self._buffer) - begin
         if length > self._bytes_max and there >= self._bytes_max:
             cut = bytes(self._buffer[begin : begin + self._bytes_max])
             self._skip_bytes = length - self._bytes_max
-            return SyslogMessage(cut, truncated=True), begin + self._bytes_max
+            return Message(cut, truncated=True), begin + self._bytes_max
         if there < length:
             return None
         text = bytes(self._buffer[begin : begin + length])
-        return SyslogMessage(text.rstrip(_PADDING)), begin + length
-
-
-def pack_messages(messages: Iterable[bytes]) -> bytes:
-    """Messages as a unit holds them."""
-    return b"".join(b"%d %b" % (len(message), message) for message in messages)
-
-
-def messages_in(unit: bytes) -> Iterator[bytes]:
-    """The messages of a unit.
-
-    Raises:
-        UndecodableError: It is none.
-    """
-    at = 0
-    while at < len(unit):
-        space = unit.find(b" ", at, at + 12)
-        length = unit[at:space]
-        if space < 0 or not length.isdigit() or space + 1 + int(length) > len(unit):
-            raise UndecodableError("not a unit of syslog messages")
-        at = space + 1 + int(length)
-        yield unit[space + 1 : at]
+        return Message(text.rstrip(PADDING)), begin + length
