@@ -7,14 +7,14 @@ import re2
 PATTERN_CHARACTERS_MAX: Final = 4096
 
 
-def compile_pattern(pattern: str | bytes) -> Any:
+def compile_pattern(pattern: str | bytes, *, max_characters: int = PATTERN_CHARACTERS_MAX) -> Any:
     """A regular expression, of texts or of bytes.
 
     Raises:
         ValueError: It is none, or too long; the library writes nothing itself.
     """
-    if len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise ValueError(f"the pattern is longer than {PATTERN_CHARACTERS_MAX} characters")
+    if len(pattern) > max_characters:
+        raise ValueError(f"the pattern is longer than {max_characters} characters")
     options = re2.Options()
     options.log_errors = False
     try:

@@ -16,6 +16,7 @@ from penstock.collector.registry import TRANSFORMS
 from penstock.collector.transforms.graph.settings import OutputSection
 from penstock.collector.transforms.route import RouteBranch
 from tests.support.collector_graph import HOST, config_of
+from tests.support.geoip import SHOWN, city_database
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "collector" / "transforms.yaml"
@@ -273,7 +274,9 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_the_examples_of_the_page_do_what_it_says(text: str) -> None:
+def test_the_examples_of_the_page_do_what_it_says(text: str, tmp_path: Path) -> None:
+    if SHOWN in text:
+        text = text.replace(SHOWN, str(city_database(tmp_path)))
     given: Any = yaml.safe_load(text)
     config = config_of(given)
     assert config.tests, "an example without a test"
@@ -315,6 +318,11 @@ LINES: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         "<11>1 2026-01-02T03:04:05Z web-1 shop - - - oops",
         {"body": "oops", "severity_text": "ERROR", "resource.service.name": "shop"},
     ),
+    (
+        {"type": "socket", "tcp": "127.0.0.1:0", "codec": "logfmt"},
+        "level=error msg=oops app=shop",
+        {"body": "oops", "severity_text": "ERROR", "resource.service.name": "shop"},
+    ),
 ]  # fmt: skip
 
 
@@ -349,6 +357,7 @@ def test_a_test_sees_that_a_source_lets_no_line_without_a_time_pass(
     [
         ({"type": "file", "include": ["/a"], "service": "a", "format": "docker"},
          "no line of the format docker"),
+        ({"type": "socket", "tcp": "127.0.0.1:0", "codec": "json"}, "is no JSON object"),
         ({"type": "statsd"}, "reads no lines"),
     ],
 )  # fmt: skip

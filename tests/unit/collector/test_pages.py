@@ -10,6 +10,7 @@ import yaml
 from penstock.collector.agent.derived_config import graph_of
 from penstock.collector.config import CollectorConfig
 from penstock.collector.registry import SOURCES, TRANSFORMS
+from tests.support.geoip import SHOWN, city_database
 
 HOME = Path("docs/collector")
 PAGES = {
@@ -37,11 +38,14 @@ def test_no_page_is_left_of_a_type_that_is_gone(folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_minimal_configuration_of_a_page_loads(name: str) -> None:
+def test_the_minimal_configuration_of_a_page_loads(name: str, tmp_path: Path) -> None:
     text = (HOME / f"{name}.md").read_text().partition("## Minimal configuration")[2]
     shown = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert shown is not None
-    given: Any = yaml.safe_load(shown[1])
+    example = shown[1]
+    if SHOWN in example:
+        example = example.replace(SHOWN, str(city_database(tmp_path)))
+    given: Any = yaml.safe_load(example)
     app = {"type": "unix", "name": "app", "path": "/run/app.sock"}
     config = CollectorConfig.model_validate({"data_dir": "/d", "sources": [app], **given})
     kind = name.partition("/")[2]

@@ -3,13 +3,15 @@
 import hashlib
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.collector.checkpoint.recovery import Sizes
 from penstock.collector.config import CollectorConfig
 from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.transforms.enrich import Enrich
-from penstock.collector.transforms.graph.build import Tables, build_checked
+from penstock.collector.transforms.geoip import GeoIp
+from penstock.collector.transforms.graph.build import build_checked
 from penstock.collector.transforms.graph.graph import Graph
 from penstock.service.tracing import SERVICES
 from penstock.specs.subjects import subject_of
@@ -52,10 +54,18 @@ def graph_of(config: CollectorConfig, where: str = "the configuration") -> Graph
     return build_checked(config, resource_of(config), where)
 
 
-def tables_of(graph: Graph) -> Tables:
-    """Return the rows of each table as its file had them when the graph was made."""
-    transforms = {name: step.transform for name, step in graph.steps.items()}
-    return {name: one.rows for name, one in transforms.items() if isinstance(one, Enrich)}
+def tables_of(graph: Graph) -> Mapping[str, Any]:
+    """Return what transforms read of files when the graph was made: rows, editions of databases."""
+    found: dict[str, Any] = {}
+    for name, step in graph.steps.items():
+        match step.transform:
+            case Enrich(rows=rows):
+                found[name] = rows
+            case GeoIp(edition=edition):
+                found[name] = edition
+            case _:
+                pass
+    return found
 
 
 def digest_of_tables(graph: Graph) -> str:

@@ -18,15 +18,18 @@ from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.transforms.dedupe import DedupeSettings
 from penstock.collector.transforms.edit import EditSettings
 from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS, EnrichSettings
+from penstock.collector.transforms.explode import ExplodeSettings
 from penstock.collector.transforms.expressions.expression import fields_of, parse
 from penstock.collector.transforms.expressions.paths import parse_path
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
 from penstock.collector.transforms.filter import FilterSettings
 from penstock.collector.transforms.graph.graph import Graph
 from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
-from penstock.collector.transforms.parse import ParseSettings
+from penstock.collector.transforms.parsing import FieldSettings
+from penstock.collector.transforms.reduce import ReduceSettings
 from penstock.collector.transforms.route import RouteSettings
 from penstock.collector.transforms.sample import SampleSettings
+from penstock.collector.transforms.tail_sample import TailSampleSettings
 from penstock.collector.transforms.throttle import ThrottleSettings
 from penstock.collector.transforms.timestamp import TimestampSettings
 from penstock.collector.transforms.transform import TransformSettings
@@ -88,9 +91,9 @@ def _varies(config: CollectorConfig, graph: Graph) -> bool:
 
 
 def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
-    """Return whether copies are numbered by state of `throttle` or `dedupe`, lost at the end."""
+    """Return whether copies are numbered by the state of a transform, which is lost at the end."""
     forgets = any(
-        isinstance(one, DedupeSettings)
+        isinstance(one, (DedupeSettings, ReduceSettings, TailSampleSettings))
         or (isinstance(one, ThrottleSettings) and one.when_exceeded == "drop")
         for one in config.transforms.values()
     )
@@ -99,7 +102,9 @@ def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
         for name, one in config.transforms.items()
         if isinstance(one, LogsToMetricsSettings)  # it passes no copy on
     }
-    return forgets and any(len({*takers} - counts) > 1 for takers in graph.wiring.takers.values())
+    explodes = any(isinstance(one, ExplodeSettings) for one in config.transforms.values())
+    copies = any(len({*takers} - counts) > 1 for takers in graph.wiring.takers.values())
+    return forgets and (explodes or copies)
 
 
 def _reads(config: CollectorConfig, places: Any) -> bool:
@@ -140,14 +145,22 @@ def _expressions(section: TransformSettings) -> Iterator[str]:
             yield keep
         case EnrichSettings(tables=tables):
             yield from (table.key for table in tables)
+        case ReduceSettings(key=key, ends_when=ends):
+            yield key
+            if ends is not None:
+                yield ends
+        case TailSampleSettings(rules=rules):
+            yield from (rule.where for rule in rules if rule.where is not None)
         case _:
             pass
 
 
 def _paths(section: TransformSettings) -> Iterator[str]:
     match section:
-        case ParseSettings() | TimestampSettings():
+        case FieldSettings() | TimestampSettings() | ExplodeSettings():
             yield section.field
+        case ReduceSettings(merge=merge):
+            yield from merge
         case EditSettings():
             yield from section.rename
         case _:

@@ -7,82 +7,36 @@ patterns of users run in RE2.
 
 import csv
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.key_values import pairs_of, read_logfmt, unescaped
 from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.senders.security_events import read_cef, read_leef
-from penstock.collector.decode.severity import severity, severity_of_syslog
+from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
-from penstock.collector.decode.timestamps import iso_time_ns, time_of
+from penstock.collector.decode.timestamps import iso_time_ns
 from penstock.collector.regex import compile_pattern
-from penstock.collector.sources.settings import Section
-from penstock.collector.transforms.expressions.expression import to_integer, to_real, to_text
-from penstock.collector.transforms.expressions.paths import Fields, getter, parse_path
+from penstock.collector.transforms.parsing import LiftSection, Parsing, ParsingSettings, Read
 from penstock.collector.transforms.transform import (
-    PASS,
-    Event,
-    OnFailure,
     Pattern,
-    ReadablePath,
-    Transform,
     TransformContext,
-    TransformSettings,
-    Verdict,
-    failed,
 )
-from penstock.specs.limits import ATTRIBUTES_MAX, STRING_CHARACTERS_MAX
-from penstock.specs.models.log import severity_text
-
-Read = Callable[[str, int], dict[str, Any] | None]
-"""A format: the text, and nanoseconds since 1970 that a missing year is nearest to."""
-_CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "int": to_integer,
-    "double": to_real,
-    "string": to_text,
-    "bool": lambda value: {"true": True, "false": False}.get(str(value).lower()),
-}
 
 
-class LiftSection(Section):
-    """Keys whose values become fields of the record instead of attributes.
-
-    Attributes:
-        body: Text.
-        severity: A level's name, or OpenTelemetry's number of it.
-        time: In a named layout of `penstock.collector.decode.timestamps`, or a number since 1970.
-        trace_id: 32 hex digits.
-        span_id: 16 hex digits.
-    """
-
-    body: str | None = None
-    severity: str | None = None
-    time: str | None = None
-    trace_id: str | None = None
-    span_id: str | None = None
-
-
-class ParseSettings(TransformSettings):
+class ParseSettings(ParsingSettings):
     """A text of the record becomes attributes."""
 
     type: Literal["parse"]
     format: Literal["json", "logfmt", "key_value", "regex", "csv", "clf", "cef", "leef", "syslog"]
-    field: ReadablePath = "body"
-    prefix: str = Field(default="", max_length=64)
     pattern: Pattern | None = None
     columns: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     pair_separator: str = Field(default=" ", min_length=1, max_length=16)
     value_separator: str = Field(default="=", min_length=1, max_length=16)
-    types: dict[str, Literal["int", "double", "string", "bool"]] = Field(default={})
-    lift: LiftSection = LiftSection()
-    on_failure: OnFailure = "pass"
 
     @model_validator(mode="after")
     def _has_what_its_format_needs(self) -> "ParseSettings":
@@ -259,69 +213,10 @@ def _reader(settings: ParseSettings) -> Read:
     return lambda text, _: read(text)
 
 
-def _lifted(event: Event, found: dict[str, Any], lift: LiftSection, notes: Counter[str]) -> Fields:
-    fields = event.fields
-    changes: Fields = {}
-    if lift.body is not None and isinstance(found.get(lift.body), str):
-        body = found[lift.body].encode("utf-8", "replace").decode()
-        if len(body) <= STRING_CHARACTERS_MAX:
-            changes["body"] = body
-            del found[lift.body]
-    for key, unknown, read in (
-        (lift.severity, "levels_unknown", _level),
-        (lift.time, "timestamps_unreadable", lambda said: _time(said, event.observed_ns)),
-    ):
-        said = None if key is None else found.get(key)
-        if key is None or said is None or said == "":
-            continue
-        understood = read(said)
-        if understood is None:
-            notes[unknown] += 1
-        else:
-            changes |= understood
-            del found[key]
-    for name, key, length in (("trace_id", lift.trace_id, 32), ("span_id", lift.span_id, 16)):
-        if key is not None and _is_id(found.get(key), length):
-            changes[name] = found.pop(key)
-    if "span_id" in changes and "trace_id" not in changes and not fields.get("trace_id"):
-        found[str(lift.span_id)] = changes.pop("span_id")
-    return {**fields, **changes} if changes else fields
-
-
-def _level(value: Any) -> Fields | None:
-    is_number = value.__class__ is int and 1 <= value <= 24
-    level = (value, severity_text(value)) if is_number else severity(value)
-    return None if level is None else {"severity_number": level[0], "severity_text": level[1]}
-
-
-def _time(value: Any, near_ns: int) -> Fields | None:
-    time_ns = time_of(value, near_ns)
-    return None if time_ns is None else {"time_unix_nano": time_ns}
-
-
-def _is_id(value: Any, length: int) -> bool:
-    return (
-        value.__class__ is str
-        and len(value) == length
-        and not value.strip("0123456789abcdef")
-        and bool(value.strip("0"))
-    )
-
-
-class Parse(Transform):
-    """Reads a field's text and adds what is in it to the attributes.
-
-    Args:
-        read: The format.
-        path: The field with the text.
-        prefix: Before the names of the attributes.
-        types: Keys to types; what cannot be converted stays as it is.
-        lift: See there; a value that does not fit becomes an attribute like the others.
-        on_failure: Treatment of a record whose text is not of the format.
-    """
+class Parse(Parsing):
+    """Reads a field's text in one of the formats."""
 
     settings = ParseSettings
-    outputs = (PASS,)
 
     @classmethod
     @override
@@ -334,71 +229,4 @@ class Parse(Transform):
                 time=lift.time or "time_unix_nano",
                 severity="severity_number",
             )
-        return cls(
-            _reader(settings),
-            parse_path(settings.field),
-            prefix=prefix,
-            types=settings.types,
-            lift=lift,
-            on_failure=settings.on_failure,
-            name=settings.format,
-        )
-
-    def __init__(  # noqa: PLR0913 - a parser's options
-        self,
-        read: Read,
-        path: tuple[str, ...],
-        *,
-        prefix: str,
-        types: Mapping[str, str],
-        lift: LiftSection,
-        on_failure: OnFailure,
-        name: str,
-    ) -> None:
-        self._notes = Counter[str]()
-        self._read = read
-        self._text = getter(path)
-        self._prefix = prefix
-        self._types = {key: _CONVERSIONS[kind] for key, kind in types.items()}
-        self._lift = lift
-        self._on_failure = on_failure
-        self._name = name
-
-    @override
-    def apply(self, event: Event, now_ns: int) -> Verdict:
-        text = self._text(event.fields)
-        found = self._read(text, event.observed_ns) if text.__class__ is str else None
-        if found is None:
-            return failed(self._on_failure, f"text is not {self._name}")
-        for key, convert in self._types.items():
-            if (value := found.get(key)) is not None:
-                converted = convert(value)
-                found[key] = value if converted is None else converted
-        fields = _lifted(event, found, self._lift, self._notes)
-        event.fields = self._merged(fields, found)
-        return PASS
-
-    def _merged(self, fields: Fields, found: dict[str, Any]) -> Fields:
-        """The fields with what was found as attributes, which are replaced where they are."""
-        if not found:
-            return fields
-        old: dict[str, Any] = fields.get("attributes") or {}
-        if self._prefix:
-            found = {f"{self._prefix}{key}": value for key, value in found.items()}
-        own, left_out = flatten(found)
-        attributes = {**old, **own}
-        if len(attributes) > ATTRIBUTES_MAX:
-            added = [key for key in own if key not in old]
-            for key in added[ATTRIBUTES_MAX - len(attributes) :]:
-                del attributes[key]
-                left_out += 1
-        fields = {**fields, "attributes": attributes}
-        if left_out:
-            before = fields.get("dropped_attributes_count") or 0
-            fields["dropped_attributes_count"] = before + left_out
-        return fields
-
-    @property
-    @override
-    def notes(self) -> Mapping[str, int]:
-        return self._notes
+        return cls(_reader(settings), settings, name=settings.format, prefix=prefix, lift=lift)

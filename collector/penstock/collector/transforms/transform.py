@@ -4,7 +4,7 @@ The module of a transform has its settings, then how it reads a record, then the
 and last what the class counts besides the graph's own figures.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -110,8 +110,17 @@ class Event:
 PASS = ""
 """The name of a transform's only output."""
 
-Verdict = str | DropReason | Refusal
-"""Verdict of a transform: the name of the output that the record leaves by, or its end."""
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A record becomes several, which leave by the only output; none of them is the record."""
+
+    parts: Sequence[Fields]
+
+
+Verdict = str | DropReason | Refusal | Split
+"""Verdict of a transform: the name of the output that the record leaves by, its end, or its parts.
+"""
 
 
 OnFailure = Literal["pass", "filter", "quarantine"]
@@ -178,5 +187,5 @@ class Aggregator(Transform, Protocol):
 
     interval_ns: int
 
-    def flush(self, now_ns: int, unix_ns: int) -> list[Fields]:
-        """The records that are due, all there is since the last time."""
+    def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
+        """The records that are due; `everything`: all there are, because the graph ends."""

@@ -88,7 +88,7 @@ def decode_socket(
     sender = _Sender(
         records, meta["service"], meta["service_fields"], meta["peer"], meta["max_message_bytes"]
     )
-    decode, cut = CODECS[meta["codec"]], frozenset(meta["truncated"])
+    decode, cut = CODECS[meta["codec"]], frozenset(meta.get("truncated", ()))
     for index, message in enumerate(messages_in(unit.payload)):
         try:
             yield message, decode(message, sender, index in cut)

@@ -1,16 +1,18 @@
 """Building the graph: transforms are made of the configuration, and everything is checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from typing_extensions import TypeIs
 
 from penstock.collector.config import CollectorConfig, SensitiveSection
 from penstock.collector.registry import TRANSFORMS
-from penstock.collector.transforms.enrich import Rows
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
 from penstock.collector.transforms.graph.graph import Graph
 from penstock.collector.transforms.graph.wiring import WiringError, wire
 from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
 from penstock.collector.transforms.sample import SampleSettings
+from penstock.collector.transforms.tail_sample import TailSampleSettings
 from penstock.collector.transforms.transform import (
     SettingsError,
     Transform,
@@ -45,10 +47,6 @@ def scrubber_of(section: SensitiveSection) -> Scrubber | None:
     )
 
 
-Tables = Mapping[str, Sequence[Rows]]
-"""The rows of tables when a graph was made, by the name of their transform."""
-
-
 def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:
     """Make everything the configuration describes.
 
@@ -79,9 +77,9 @@ def build_graph(config: CollectorConfig, resource: Mapping[str, Any]) -> Graph:
 
 
 def _refuse_the_same_seed(transforms: Mapping[str, TransformSettings]) -> None:
-    """A `sample` behind another one has to decide by itself: their weights are multiplied."""
+    """A sampler behind another one has to decide by itself: their weights are multiplied."""
     for name, section in transforms.items():
-        if not isinstance(section, SampleSettings):
+        if not _draws(section):
             continue
         waiting, before = list(section.inputs), set[str]()
         while waiting:
@@ -93,13 +91,16 @@ def _refuse_the_same_seed(transforms: Mapping[str, TransformSettings]) -> None:
             if isinstance(earlier, LogsToMetricsSettings):
                 continue  # what it makes are new records
             waiting += earlier.inputs
-            if (
-                other != name
-                and isinstance(earlier, SampleSettings)
-                and earlier.seed == section.seed
-            ):
+            if other != name and _draws(earlier) and earlier.seed == section.seed:
                 reason = f"{other} before it keeps the same traces, and weights are multiplied"
                 raise WiringError([f"transforms.{name}.seed: {reason}; give it another"])
+
+
+def _draws(section: TransformSettings) -> TypeIs[SampleSettings | TailSampleSettings]:
+    """Return whether a transform keeps traces by chance, which their id and its seed decide."""
+    return isinstance(section, SampleSettings) or (
+        isinstance(section, TailSampleSettings) and section.draws
+    )
 
 
 def build_checked(config: CollectorConfig, resource: Mapping[str, Any], where: str) -> Graph:

@@ -32,6 +32,7 @@ from penstock.collector.transforms.transform import (
     DropReason,
     Event,
     Refusal,
+    Split,
     Transform,
 )
 from penstock.specs.models.codec import encode_json
@@ -412,7 +413,8 @@ class Graph:
             since_ns = self._flushed_ns.setdefault(name, now_ns)
             if everything or now_ns - since_ns >= transform.interval_ns:
                 self._flushed_ns[name] = now_ns
-                lines = [encode_json(fields) for fields in transform.flush(now_ns, unix_ns)]
+                due = transform.flush(now_ns, unix_ns, everything=everything)
+                lines = [encode_json(fields) for fields in due]
                 if lines:
                     found[name] = lines
         return found
@@ -459,7 +461,10 @@ class _Walk:
             verdict = self._apply(event, step)
             self._outcome.pause_ns = max(self._outcome.pause_ns, event.pause_ns)
             if verdict.__class__ is not str:
-                self._end(event, step, verdict)
+                if isinstance(verdict, Split):
+                    self._split(event, step, verdict.parts)
+                else:
+                    self._end(event, step, verdict)
                 return
             step.sent += 1
             targets = step.targets[verdict]
@@ -468,6 +473,16 @@ class _Walk:
                 return
             step = targets[0]
         self._graph.finish(event, self._given, self._outcome, self._start)
+
+    def _split(self, event: Event, step: Step, parts: Sequence[Fields]) -> None:
+        """Send each part on as a copy of the record, in order."""
+        self._outcome.copies += len(parts) - 1
+        step.sent += len(parts)
+        for fields in parts:
+            part = event.copy()
+            part.fields = fields
+            part.history.append((step.name, fields))
+            self.send(part, step.targets[PASS])
 
     def _apply(self, event: Event, step: Step) -> Any:
         step.received += 1
