@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.collector.decode.formats.key_values import read_logfmt
 from penstock.collector.transforms.parse import (
     Reader,
     csv_reader,
     key_value_reader,
     read_clf,
     read_json,
-    read_logfmt,
     read_syslog,
     regex_reader,
 )

@@ -26,7 +26,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from penstock.collector.decode.messages import pack_messages
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
 from penstock.collector.decode.prometheus import read_exposition
@@ -61,6 +60,7 @@ from penstock.collector.sources.network.framing import (
     CountedCutter,
     DecimalHead,
     DelimitedCutter,
+    pack_messages,
 )
 from penstock.collector.sources.statsd.protocol import parse_line
 from penstock.collector.sources.syslog.framing import SyslogCutter

@@ -10,13 +10,13 @@ import pytest
 from cefevent.event import CEFEvent
 from logfmter import Logfmter
 
-from penstock.collector.decode.messages import pack_messages
-from penstock.collector.decode.senders.security_events import (
+from penstock.collector.decode.formats.security_events import (
     read_cef,
     read_leef,
     severity_of_event,
 )
 from penstock.collector.decode.units import Decoded, decode_records
+from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.sources.senders.socket import SocketSettings, meta_of
 from penstock.collector.spool.spool import Unit
 from penstock.specs.validate.validator import check_line

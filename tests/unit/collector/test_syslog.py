@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.collector.decode.messages import Message, messages_in, pack_messages
 from penstock.collector.decode.syslog import Parsed, parse_message
 from penstock.collector.decode.units import decode_records
 from penstock.collector.errors import UndecodableError
+from penstock.collector.sources.network.framing import Message, messages_in, pack_messages
 from penstock.collector.sources.syslog.framing import SyslogCutter
 from penstock.collector.spool.spool import Unit
 from penstock.specs.validate.validator import check_line

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collector.decode.syslog import ShapedMessages, decode_syslog, parse_message, record_of
-from penstock.collector.sources.syslog.framing import pack_messages
+from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.spool.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
 from penstock.specs.validate.validator import check_line

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.collector.decode.messages import pack_messages
 from penstock.collector.decode.syslog import decode_syslog
+from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.spool.spool import Unit
 from penstock.collector.transforms.enrich import container_facts
 from penstock.collector.transforms.transform import DropReason, SettingsError

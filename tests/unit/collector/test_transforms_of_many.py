@@ -269,7 +269,7 @@ def test_the_rest_is_kept_by_its_ratio_and_says_how_many_it_stands_for() -> None
 @pytest.mark.parametrize("bound", [{"max_traces": 2}, {"max_bytes": 64 * 1024}])
 def test_traces_beyond_the_bounds_are_decided_early(bound: dict[str, int]) -> None:
     graph = graph_with({**TAIL, **bound, "ratio": 1})
-    filler = {"attributes": {"x": "x" * 30_000}}
+    filler: dict[str, Any] = {"attributes": {"x": "x" * 30_000}}
     process(graph, *(span(trace_id(number), **filler) for number in range(5)))
     assert graph.counts()["t"]["traces_decided_early"] == 3
     assert len(flushed(graph, 0, everything=True)) == 5

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from penstock.collector.agent.derived_config import tables_of
 from penstock.collector.transforms.graph.graph import Graph
-from penstock.collector.transforms.grok import PATTERNS, compile_grok
+from penstock.collector.transforms.texts.grok import PATTERNS, compile_grok
+from penstock.collector.transforms.texts.url import read_url
+from penstock.collector.transforms.texts.xml import XmlReader
 from penstock.collector.transforms.transform import SettingsError
-from penstock.collector.transforms.url import read_url
-from penstock.collector.transforms.xml import XmlReader
 from tests.support.collector_graph import delivered, graph_of, log, process
 from tests.support.geoip import city_database
 
@@ -49,7 +49,7 @@ COMBINED = (
 
 
 def test_grok_reads_a_line_of_a_web_server() -> None:
-    section = {
+    section: dict[str, Any] = {
         "type": "grok",
         "patterns": ["^%{COMBINEDAPACHELOG}$"],
         "lift": {"time": "timestamp"},
@@ -66,7 +66,7 @@ def test_grok_reads_a_line_of_a_web_server() -> None:
 
 
 def test_grok_takes_the_first_pattern_that_fits_and_its_own_definitions() -> None:
-    section = {
+    section: dict[str, Any] = {
         "type": "grok",
         "prefix": "app.",
         "patterns": [
@@ -116,7 +116,7 @@ def test_a_pattern_is_not_found(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_each_pattern_compiles(name: str) -> None:
-    compile_grok(f"%{{{name}:it}}", {})
+    assert compile_grok(f"%{{{name}:it}}", {}).keys[0] == ("it", None)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_each_pattern_compiles(name: str) -> None:
 def test_a_pattern_that_cannot_be_used_is_refused(
     pattern: str, definitions: dict[str, str], why: str
 ) -> None:
-    section = {"type": "grok", "patterns": [pattern], "definitions": definitions}
+    section: dict[str, Any] = {"type": "grok", "patterns": [pattern], "definitions": definitions}
     with pytest.raises(ValidationError, match=why):
         graph_with(section)
 
@@ -165,7 +165,7 @@ def test_the_parts_of_a_url(text: str, expected: dict[str, Any] | None) -> None:
 
 def test_url_as_a_transform() -> None:
     line = log(attributes={"url.full": "https://a.example/?x=1&x=2&y="})
-    section = {"type": "url", "parameters": True}
+    section: dict[str, Any] = {"type": "url", "parameters": True}
     assert attributes_of(section, line) == {
         "url.full": "https://a.example/?x=1&x=2&y=", "url.scheme": "https",
         "url.domain": "a.example", "url.path": "/", "url.query": "x=1&x=2&y=",
@@ -183,7 +183,7 @@ def test_url_as_a_transform() -> None:
 def test_a_user_agent() -> None:
     text = COMBINED.split('"')[5]
     line = log(attributes={"user_agent.original": text})
-    section = {"type": "user_agent"}
+    section: dict[str, Any] = {"type": "user_agent"}
     assert attributes_of(section, line) == {
         "user_agent.original": text, "user_agent.name": "Firefox",
         "user_agent.version": "128.0", "user_agent.os.name": "Linux",
@@ -201,7 +201,7 @@ EVENT = """<?xml version="1.0"?>
 
 
 def test_xml() -> None:
-    section = {"type": "xml", "types": {"n": "int"}, "lift": {"body": "Text"}}
+    section: dict[str, Any] = {"type": "xml", "types": {"n": "int"}, "lift": {"body": "Text"}}
     record = record_of(section, log(EVENT))
     assert record["body"] == "x < y"
     assert record["attributes"] == {
@@ -234,7 +234,7 @@ def city(tmp_path: Path) -> Path:
 
 
 def test_geoip(city: Path) -> None:
-    section = {"type": "geoip", "database": str(city), "prefix": "client."}
+    section: dict[str, Any] = {"type": "geoip", "database": str(city), "prefix": "client."}
     found = attributes_of(section, log(attributes={"client.address": "203.0.113.9"}))
     assert found == {
         "client.address": "203.0.113.9", "client.geo.continent.code": "EU",
@@ -250,7 +250,7 @@ def test_geoip(city: Path) -> None:
 
 
 def test_geoip_counts_what_its_database_does_not_know(city: Path) -> None:
-    section = {"type": "geoip", "database": str(city)}
+    section: dict[str, Any] = {"type": "geoip", "database": str(city)}
     graph = graph_with(section)
     lines = [log(attributes={"client.address": text}) for text in ("192.0.2.1", "192.0.2.1", "x")]
     outcome = process(graph, *lines)
@@ -262,7 +262,7 @@ def test_geoip_counts_what_its_database_does_not_know(city: Path) -> None:
 
 
 def test_another_edition_of_a_database_is_a_change(city: Path) -> None:
-    section = {"type": "geoip", "database": str(city)}
+    section: dict[str, Any] = {"type": "geoip", "database": str(city)}
     before = tables_of(graph_with(section))
     assert tables_of(graph_with(section)) == before
     json.dumps(before)
@@ -275,6 +275,6 @@ def test_a_database_that_cannot_be_read_is_refused(tmp_path: Path, content: byte
     path = tmp_path / "x.mmdb"
     if content is not None:
         path.write_bytes(content)
-    section = {"type": "geoip", "database": str(path)}
+    section: dict[str, Any] = {"type": "geoip", "database": str(path)}
     with pytest.raises(SettingsError, match=r"transforms.t.database: .* cannot be read"):
         graph_with(section)

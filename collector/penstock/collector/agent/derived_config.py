@@ -10,9 +10,9 @@ from penstock.collector.checkpoint.recovery import Sizes
 from penstock.collector.config import CollectorConfig
 from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.transforms.enrich import Enrich
-from penstock.collector.transforms.geoip import GeoIp
 from penstock.collector.transforms.graph.build import build_checked
 from penstock.collector.transforms.graph.graph import Graph
+from penstock.collector.transforms.texts.geoip import GeoIp
 from penstock.service.tracing import SERVICES
 from penstock.specs.subjects import subject_of
 

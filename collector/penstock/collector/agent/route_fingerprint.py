@@ -18,18 +18,18 @@ from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.transforms.dedupe import DedupeSettings
 from penstock.collector.transforms.edit import EditSettings
 from penstock.collector.transforms.enrich import DOCKER_FACTS, PATH_FACTS, EnrichSettings
-from penstock.collector.transforms.explode import ExplodeSettings
 from penstock.collector.transforms.expressions.expression import fields_of, parse
 from penstock.collector.transforms.expressions.paths import parse_path
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
 from penstock.collector.transforms.filter import FilterSettings
 from penstock.collector.transforms.graph.graph import Graph
+from penstock.collector.transforms.grouping.explode import ExplodeSettings
+from penstock.collector.transforms.grouping.reduce import ReduceSettings
+from penstock.collector.transforms.grouping.tail_sample import TailSampleSettings
 from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
-from penstock.collector.transforms.parsing import FieldSettings
-from penstock.collector.transforms.reduce import ReduceSettings
 from penstock.collector.transforms.route import RouteSettings
 from penstock.collector.transforms.sample import SampleSettings
-from penstock.collector.transforms.tail_sample import TailSampleSettings
+from penstock.collector.transforms.texts.field_parser import FieldSettings
 from penstock.collector.transforms.throttle import ThrottleSettings
 from penstock.collector.transforms.timestamp import TimestampSettings
 from penstock.collector.transforms.transform import TransformSettings

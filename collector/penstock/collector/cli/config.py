@@ -14,7 +14,6 @@ from penstock.collector.agent.derived_config import graph_of, resource_of
 from penstock.collector.config import CollectorConfig, load_collector_config
 from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, decode_line
-from penstock.collector.decode.messages import pack_messages
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.socket import decode_socket
 from penstock.collector.decode.syslog import decode_syslog
@@ -22,6 +21,7 @@ from penstock.collector.errors import UndecodableError
 from penstock.collector.sources.exec import ExecSettings
 from penstock.collector.sources.files.container_lines import READERS
 from penstock.collector.sources.files.settings import FileSettings
+from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.sources.senders.socket import SocketSettings, meta_of
 from penstock.collector.sources.stdin import StdinSettings
 from penstock.collector.sources.syslog.source import SyslogSettings

@@ -24,11 +24,11 @@ import orjson
 
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.lines import text_of
-from penstock.collector.decode.messages import messages_in
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.shapes import Check, Made, ShapeValidator
 from penstock.collector.decode.timestamps import iso_time_ns, nearest_s, seconds_of
 from penstock.collector.limits import SERVICE_CHARACTERS_MAX
+from penstock.collector.sources.network.framing import messages_in
 from penstock.collector.spool.spool import Unit
 from penstock.specs.limits import INT64_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.validate.validator import check_line

@@ -11,7 +11,6 @@ import structlog
 from penstock.collector.decode.journald import decode_entry
 from penstock.collector.decode.line_rules import OnError, rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line, log_record
-from penstock.collector.decode.messages import pack_messages
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.senders.socket import decode_socket
 from penstock.collector.decode.shapes import Made, ShapedEvents
@@ -25,6 +24,7 @@ from penstock.collector.limits import (
 )
 from penstock.collector.sources.forward.fragments import join_fragments
 from penstock.collector.sources.forward.protocol import BadEntry, Event, decode_message, messages_in
+from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.sources.unix.framing import decode_batch_header
 from penstock.collector.spool.spool import Unit
 from penstock.specs.validate.verdict import Accepted

@@ -13,14 +13,19 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.decode.key_values import pairs_of, read_logfmt, unescaped
+from penstock.collector.decode.formats.key_values import pairs_of, read_logfmt, unescaped
+from penstock.collector.decode.formats.security_events import read_cef, read_leef
 from penstock.collector.decode.lines import read_object
-from penstock.collector.decode.senders.security_events import read_cef, read_leef
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
 from penstock.collector.decode.timestamps import iso_time_ns
 from penstock.collector.regex import compile_pattern
-from penstock.collector.transforms.parsing import LiftSection, Parsing, ParsingSettings, Read
+from penstock.collector.transforms.texts.field_parser import (
+    LiftSection,
+    Parsing,
+    ParsingSettings,
+    Read,
+)
 from penstock.collector.transforms.transform import (
     Pattern,
     TransformContext,

@@ -4,7 +4,7 @@
     json     an object: level, time, message and trace by the keys of known loggers
     logfmt   ``key=value`` pairs, likewise
     gelf     `penstock.collector.decode.senders.gelf`
-    cef      `penstock.collector.decode.senders.security_events`
+    cef      `penstock.collector.decode.formats.security_events`
     leef     likewise
 
 A message that is not of the codec is refused with the reason, and goes to quarantine.
@@ -14,12 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.collector.decode.key_values import read_logfmt
-from penstock.collector.decode.lines import read_object
-from penstock.collector.decode.messages import messages_in
-from penstock.collector.decode.senders.gelf import inflate, read_gelf
-from penstock.collector.decode.senders.record_maker import About, RecordMaker
-from penstock.collector.decode.senders.security_events import (
+from penstock.collector.decode.formats.key_values import read_logfmt
+from penstock.collector.decode.formats.security_events import (
     CEF,
     LEEF,
     Event,
@@ -30,10 +26,14 @@ from penstock.collector.decode.senders.security_events import (
     severity_of_event,
     time_of_event,
 )
+from penstock.collector.decode.lines import read_object
+from penstock.collector.decode.senders.gelf import inflate, read_gelf
+from penstock.collector.decode.senders.record_maker import About, RecordMaker
 from penstock.collector.decode.shapes import Made
 from penstock.collector.decode.syslog import parse_message
 from penstock.collector.errors import UndecodableError
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
+from penstock.collector.sources.network.framing import messages_in
 from penstock.collector.spool.spool import Unit
 
 

@@ -1,4 +1,6 @@
-"""Messages out of a byte stream: ended by a delimiter, or with their length before them.
+"""Messages out of a byte stream, and side by side in one unit of the spool.
+
+In a stream a delimiter ends them, or their length stands before them:
 
     newline          ``message LF``; a CR before it is cut off
     nul              ``message NUL``, as GELF over TCP
@@ -8,17 +10,27 @@
 A message that a delimiter ends may be longer than allowed: its beginning is kept and marked, and
 its rest is skipped. One whose length stands before it is not skipped, because the length may be
 anything: the stream ends there with a `Fault`.
+
+A unit holds messages octet-counted: ``LEN SP message`` back to back.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple, Protocol
 
-from penstock.collector.decode.messages import Message
+from penstock.collector.errors import UndecodableError
 
 Framing = Literal["newline", "nul", "octet_counted", "length_prefix"]
 ByteOrder = Literal["big", "little"]
 PADDING: Final = b"\r\n\0"
 """Bytes around a message of text that are no part of it."""
+
+
+class Message(NamedTuple):
+    """One message; `truncated` when `text` is only its beginning."""
+
+    text: bytes
+    truncated: bool = False
 
 
 class Fault(NamedTuple):
@@ -192,3 +204,24 @@ class BinaryHead:
         if len(data) < begin:
             return None
         return int.from_bytes(data[at:begin], self._order), begin
+
+
+def pack_messages(messages: Iterable[bytes]) -> bytes:
+    """Messages as a unit holds them."""
+    return b"".join(b"%d %b" % (len(message), message) for message in messages)
+
+
+def messages_in(unit: bytes) -> Iterator[bytes]:
+    """The messages of a unit.
+
+    Raises:
+        UndecodableError: It is none.
+    """
+    at = 0
+    while at < len(unit):
+        space = unit.find(b" ", at, at + 12)
+        length = unit[at:space]
+        if space < 0 or not length.isdigit() or space + 1 + int(length) > len(unit):
+            raise UndecodableError("not a unit of messages")
+        at = space + 1 + int(length)
+        yield unit[space + 1 : at]

@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Final, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.decode.messages import Message, pack_messages
 from penstock.collector.limits import READ_BYTES
-from penstock.collector.sources.network.framing import PADDING, Cutter
+from penstock.collector.sources.network.framing import PADDING, Cutter, Message, pack_messages
 from penstock.collector.sources.network.listener import Datagrams, Listener, Peer, finish
 from penstock.collector.sources.network.tls import ServerTls
 from penstock.collector.sources.settings import REUSE_PORT, ListeningSettings, TlsSection

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.decode.messages import Message
 from penstock.collector.decode.senders.gelf import ChunkBuffer, is_chunk, is_compressed
 from penstock.collector.limits import KIB, MIB, STRUCTURED_BYTES_MAX
 from penstock.collector.sources.network.framing import (
@@ -22,6 +21,7 @@ from penstock.collector.sources.network.framing import (
     DecimalHead,
     DelimitedCutter,
     Framing,
+    Message,
 )
 from penstock.collector.sources.network.message_source import MessageSettings, MessageSource
 from penstock.collector.sources.settings import Section

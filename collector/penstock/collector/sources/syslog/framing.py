@@ -9,8 +9,7 @@ hours, would be skipped.
 import re
 from typing import Final
 
-from penstock.collector.decode.messages import Message
-from penstock.collector.sources.network.framing import PADDING, Fault
+from penstock.collector.sources.network.framing import PADDING, Fault, Message
 
 _COUNTED: Final = re.compile(rb"([1-9][0-9]{0,6}) <")
 _MAYBE_COUNTED: Final = re.compile(rb"[1-9][0-9]{0,6}( ?)\Z")

@@ -10,9 +10,9 @@ from penstock.collector.registry import TRANSFORMS
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
 from penstock.collector.transforms.graph.graph import Graph
 from penstock.collector.transforms.graph.wiring import WiringError, wire
+from penstock.collector.transforms.grouping.tail_sample import TailSampleSettings
 from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
 from penstock.collector.transforms.sample import SampleSettings
-from penstock.collector.transforms.tail_sample import TailSampleSettings
 from penstock.collector.transforms.transform import (
     SettingsError,
     Transform,

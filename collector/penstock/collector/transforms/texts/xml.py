@@ -13,7 +13,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.extras import MissingExtraError, require
-from penstock.collector.transforms.parsing import Parsing, ParsingSettings
+from penstock.collector.transforms.texts.field_parser import Parsing, ParsingSettings
 from penstock.collector.transforms.transform import SettingsError, TransformContext
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.regex import compile_pattern
-from penstock.collector.transforms.parsing import CONVERSIONS, Parsing, ParsingSettings
+from penstock.collector.transforms.texts.field_parser import CONVERSIONS, Parsing, ParsingSettings
 from penstock.collector.transforms.transform import TransformContext
 
 _MONTHS: Final = "|".join(

@@ -16,7 +16,7 @@ from typing_extensions import override
 from penstock.base.extras import MissingExtraError, require
 from penstock.collector.limits import MIB
 from penstock.collector.transforms.expressions.paths import getter, parse_path
-from penstock.collector.transforms.parsing import FieldSettings, with_attributes
+from penstock.collector.transforms.texts.field_parser import FieldSettings, with_attributes
 from penstock.collector.transforms.transform import (
     PASS,
     Event,

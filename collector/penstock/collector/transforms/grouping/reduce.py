@@ -26,7 +26,7 @@ from penstock.collector.transforms.expressions.expression import (
     to_text,
 )
 from penstock.collector.transforms.expressions.paths import Fields, assign, getter, parse_path
-from penstock.collector.transforms.parsing import with_attributes
+from penstock.collector.transforms.texts.field_parser import with_attributes
 from penstock.collector.transforms.transform import (
     PASS,
     Aggregator,

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.collector.transforms.parsing import FieldSettings, Parsing
+from penstock.collector.transforms.texts.field_parser import FieldSettings, Parsing
 from penstock.collector.transforms.transform import ReadablePath, TransformContext
 
 _PARAMETERS_MAX: Final = 64

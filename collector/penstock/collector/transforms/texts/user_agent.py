@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self
 from typing_extensions import override
 
 from penstock.base.extras import MissingExtraError, require
-from penstock.collector.transforms.parsing import FieldSettings, Parsing
+from penstock.collector.transforms.texts.field_parser import FieldSettings, Parsing
 from penstock.collector.transforms.transform import (
     ReadablePath,
     SettingsError,

@@ -19,7 +19,7 @@ from penstock.collector.transforms.expressions.paths import (
     parse_path,
     without,
 )
-from penstock.collector.transforms.parsing import with_attributes
+from penstock.collector.transforms.texts.field_parser import with_attributes
 from penstock.collector.transforms.transform import (
     PASS,
     Event,

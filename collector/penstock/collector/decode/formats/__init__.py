@@ -1,0 +1,1 @@
+"""Formats of texts that sources and transforms read."""

@@ -1,0 +1,1 @@
+"""Transforms that make several records of one, or few of many."""
