@@ -112,7 +112,9 @@ class FakeLog:
         for header, batch in self.batches(stream, start, end, partition=partition):
             yield from batch_records(header, slice_rows(header, batch, start, end))
 
-    def fetch(self, stream: str, offset: int, *, partition: int, wait_ms: int, **_: object) -> Any:
+    def fetch(
+        self, stream: str, offset: int, *, partition: int, wait_ms: int = 0, **_: object
+    ) -> Any:
         """One frame; with nothing left and a wait, the watching command has enough."""
         frames = self._frames(stream, partition)
         found = [frame for frame in frames if frame[0].next_offset > offset][:1]

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,6 +12,7 @@ from typing_extensions import override
 
 from penstock.collector.agent.reload import Reloads
 from penstock.collector.delivery.core import Delivery
+from penstock.collector.delivery.publisher import producer_id
 from penstock.collector.ledger import Account, Ledger
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget
@@ -60,6 +62,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     spools: Mapping[str, Journal],
     quarantine: Journal,
     reloads: Reloads,
+    incarnation: UUID,
 ) -> Status:
     """The process's `/status`; run it where nothing changes meanwhile."""
     settle_accounts(ledger, delivery)
@@ -86,6 +89,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
                     "pending": sum(len(batch) for batch in queue.pending()),
                     "state": queue.state.name.lower(),
                     "reason": queue.reason,
+                    "producer": producer_id(incarnation, queue.key).hex(),
                 }
                 for queue in delivery.queues.values()
             },

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from penstock.base.errors import UnavailableError
 from penstock.base.extras import MissingExtraError, extra_of, install_command
-from penstock.service.cli import PenstockGroup, check_option, config_option
+from penstock.service.cli import POSITION, PenstockGroup, check_option, config_option
 
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
 PARTS: Mapping[str, str] = {
@@ -294,6 +294,85 @@ def console(**options: Any) -> None:
     from penstock.deploy.console.daemon import run_console
 
     run_console(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
+    penstock trace --trace-id 0af7651916cd43dd8448eb211c80319c
+    penstock trace --record-id 018f2c19-aa00-7000-8000-000000000042 --from 1h --json
+    penstock trace --position logs/0/4711
+    penstock trace --where "service = 'checkout' and body like '%declined%'" --from 10m
+    """,
+)
+@click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="A trace; repeatable.")
+@click.option("--record-id", "record_ids", multiple=True, metavar="ID", help="Likewise a record.")
+@click.option(
+    "--position",
+    "positions",
+    multiple=True,
+    metavar="STREAM/PARTITION/OFFSET",
+    help="A place in the log; repeatable.",
+)
+@click.option("--where", metavar="CONDITION", help="A condition, as of a route of a router job.")
+@click.option("--stream", "streams", multiple=True, help="Look in this stream only; repeatable.")
+@click.option(
+    "--from",
+    "start",
+    type=POSITION,
+    default="earliest",
+    show_default=True,
+    help="Look at no records before: a time, or 15m ago.",
+)
+@click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Nor after.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Explain at most N records.",
+)
+@directory_option
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The console's configuration, which names the parts.",
+)
+@click.option("--server", metavar="HOST:PORT", help="Ask this logd, with --url for the others.")
+@click.option(
+    "--url", "urls", multiple=True, metavar="URL",
+    help="Admin endpoint of a router job or collector; may be repeated.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def trace(
+    *,
+    directory: Path | None,
+    config_path: Path | None,
+    server: str | None,
+    urls: tuple[str, ...],
+    as_json: bool,
+    **question: Any,
+) -> None:
+    """Find records and say where each is, from the collector to every sink.
+
+    For each sink of each job: delivered, waiting, not routed, sampled, deduplicated, dead letter,
+    lost, or unknown and why. Exit code: 0 when every sink that should have a record has it, 1 when
+    one lacks it or no record is found, 69 when a part could not be asked; the rest is told.
+    """
+    _extra_all()
+    from penstock.deploy.trace.command import TraceQuestion, run_trace
+
+    run_trace(
+        directory=directory,
+        config_path=config_path,
+        server=server,
+        urls=urls,
+        as_json=as_json,
+        question=TraceQuestion(**question),
+    )
 
 
 @cli.command(

@@ -199,8 +199,8 @@ Authorize = Callable[[Requester], Authorization]
 """Says what somebody may see. Called on the threads of connections, and does not wait."""
 
 Action = Callable[[Requester, bytes], tuple[str, Mapping[str, Any]]]
-"""Does what the body of a POST asks for; returns the status line and a document. It decides itself
-who may. Called on the threads of connections, and does not wait."""
+"""Does what the body of a POST asks for; returns the status line and a document. Called on the
+request's own thread."""
 
 TlsSource = Callable[[], ssl.SSLContext]
 """Gives the context for a new connection."""
@@ -219,7 +219,8 @@ class AdminServer:
             leave them out of `status`.
         tls: TLS; only TLS is served then.
         admit: Says who may see more than the health; None: everybody.
-        actions: Actions by path.
+        actions: Actions by path, each of which decides itself who may.
+        queries: The same by path, for everybody who may see more than the health.
         hosts: Names by which it may be called, besides addresses and the machine's own. With TLS
             any: a page of another site would have to show a certificate.
         whole_s: Seconds that a connection may take in all.
@@ -234,11 +235,13 @@ class AdminServer:
         tls: TlsSource | None = None,
         admit: Authorize | None = None,
         actions: Mapping[str, Action] | None = None,
+        queries: Mapping[str, Action] | None = None,
         hosts: Iterable[str] = (),
         whole_s: float = WHOLE_S,
     ) -> None:
         self._whole_s = whole_s
         self._actions = actions or {}
+        self._queries = queries or {}
         self._guard = HostGuard(hosts) if tls is None else None
         self._status = status
         self._probe = probe or status
@@ -304,6 +307,11 @@ class AdminServer:
         path = unquote(request.path, "latin-1")
         if path in self._actions:
             return _act(self._actions[path], request, requester)
+        if path in self._queries:
+            admission = self._admission(requester, path)
+            if admission is not Authorization.ALL:
+                return _turned_away(admission)
+            return _act(self._queries[path], request, requester)
         return self._answer(path, request, requester)
 
     def _answer(self, path: str, request: Request, requester: Requester) -> Response:

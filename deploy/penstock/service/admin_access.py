@@ -64,6 +64,7 @@ class AdminAccess(BaseModel):
         registry: CollectorRegistry,
         actions: Mapping[str, Action] | None = None,
         hosts: Iterable[str] = (),
+        queries: Mapping[str, Action] | None = None,
     ) -> AdminServer:
         """An admin endpoint that nobody else sees more of than the health.
 
@@ -78,10 +79,14 @@ class AdminAccess(BaseModel):
             return Authorization.ALL if known else Authorization.UNKNOWN
 
         if self.cert_file is None:
-            return AdminServer(status, registry, admit=admit, actions=actions, hosts=hosts)
+            return AdminServer(
+                status, registry, admit=admit, actions=actions, queries=queries, hosts=hosts
+            )
         paths = (self.cert_file, self.key_file or self.cert_file)
         context = _Watched(paths, self._context)
-        return AdminServer(status, registry, tls=context.current, admit=admit, actions=actions)
+        return AdminServer(
+            status, registry, tls=context.current, admit=admit, actions=actions, queries=queries
+        )
 
     def token(self) -> bytes:
         """The token that is shown.
@@ -114,17 +119,18 @@ def admin_server(
     actions: Mapping[str, Action] | None = None,
     *,
     hosts: Iterable[str] = (),
+    queries: Mapping[str, Action] | None = None,
 ) -> AdminServer:
     """The admin endpoint of a part; without a section everybody sees everything.
 
-    What may be done there, by path, decides itself who may.
+    An action decides itself who may; a query is answered to everybody who may see everything.
 
     Raises:
         ConfigError: A file of the section cannot be used.
     """
     if access is None:
-        return AdminServer(status, registry, actions=actions, hosts=hosts)
-    return access.server(status, registry, actions, hosts)
+        return AdminServer(status, registry, actions=actions, queries=queries, hosts=hosts)
+    return access.server(status, registry, actions, hosts, queries)
 
 
 class AdminStatusError(OSError):

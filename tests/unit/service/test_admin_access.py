@@ -59,6 +59,19 @@ def test_strangers_see_the_health_and_nothing_more(address: str, access: AdminAc
         ask_admin(address, "/status", None, timeout_s=20)
 
 
+def test_a_query_is_answered_to_whoever_may_see_the_status(access: AdminAccess) -> None:
+    queries = {"/ask": lambda _, body: ("200 OK", {"asked": body.decode()})}
+    server = admin_server(status, CollectorRegistry(), access, queries=queries)
+    url = f"http://{server.start('127.0.0.1:0')}/ask"
+    for token in ("", "Bearer ", f"Bearer {TOKEN}x"):
+        assert code_of(url, token) == 401
+    assert code_of(url, f"Bearer {TOKEN}") == 405, "only by a POST"
+    request = urllib.request.Request(url, b"x", {"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert json.load(answer) == {"asked": "x"}
+    server.close(quietly=True)
+
+
 def test_the_token_is_not_shown_to_a_proxy_of_the_environment(
     address: str, access: AdminAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

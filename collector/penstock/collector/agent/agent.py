@@ -521,6 +521,7 @@ class Agent:
             spools=journals,
             quarantine=self._directory.quarantine,
             reloads=self._reloads,
+            incarnation=self._publisher.incarnation,
         )
         status.info["transforms"] = self._engine.pipeline.graph.counts()
         status.info["descriptors"] = self._engine.descriptors.as_dict()

@@ -6,10 +6,11 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from penstock.deploy.up.layout import Layout, default_root, read_running
 from penstock.logd.client import Access
-from penstock.service import Quantities
+from penstock.service import Quantities, UnavailableError, load_config
 from penstock.service.admin_access import AdminAccess
-from penstock.service.config import HostPort, HostPorts
+from penstock.service.config import HostPort, HostPorts, check_document
 from penstock.service.tracing import TracingSection
 
 PREFIX = "PENSTOCK_CONSOLE"
@@ -168,3 +169,37 @@ class ConsoleConfig(_Section):
             raise ValueError(msg)
         self.access.access()
         return self
+
+
+def find_config(
+    path: Path | None, directory: Path | None, listen: str | None = None
+) -> ConsoleConfig:
+    """The configuration in a file, or that of what `penstock up` runs in a directory.
+
+    Args:
+        path: The file; None: a directory is looked into.
+        directory: The launch's directory, if it is not one of the usual.
+        listen: Address of the page, instead of the configured one.
+
+    Raises:
+        ConfigError: The file cannot be used.
+        UnavailableError: Nothing runs there.
+    """
+    changes = {} if listen is None else {"listen": listen}
+    if path is not None:
+        return load_config(ConsoleConfig, path, env_prefix=PREFIX, changes=changes)
+    places = [directory] if directory else [default_root(), Path(".work/demo")]
+    for place in places:
+        layout = Layout(place.absolute())
+        running = read_running(layout)
+        if running is None:
+            continue
+        parts = {name: url for name, url in running["parts"].items() if name != "console"}
+        document = {"parts": parts, "logd": running.get("logd"), **changes}
+        return check_document(
+            ConsoleConfig, document | {"token_file": layout.console_token}, layout.running
+        )
+    raise UnavailableError(
+        f"no penstock runs in {' or '.join(map(str, places))}",
+        fix="start it with `penstock up`, name its directory with --dir, or the parts in --config",
+    )

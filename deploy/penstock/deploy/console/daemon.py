@@ -25,7 +25,7 @@ from penstock.base.http.server import (
 from penstock.base.sockets import connections_within
 from penstock.deploy.console.actions import RouterClient
 from penstock.deploy.console.authorizer import Authorizer
-from penstock.deploy.console.config import PREFIX, ConsoleConfig
+from penstock.deploy.console.config import ConsoleConfig, find_config
 from penstock.deploy.console.history.recorder import Recorder
 from penstock.deploy.console.poller import NameResolver, Poller
 from penstock.deploy.console.rates import SECOND_NS, Rates
@@ -33,7 +33,6 @@ from penstock.deploy.console.specs.sampler import SpecSampler
 from penstock.deploy.console.streams import Log, Streams
 from penstock.deploy.console.view import View
 from penstock.deploy.console.web import BODY_BYTES_MAX, LogAccess, Web
-from penstock.deploy.up.layout import Layout, default_root, read_running
 from penstock.logd.client import AsyncLogClient
 from penstock.service import (
     ConfigError,
@@ -49,7 +48,7 @@ from penstock.service import (
     run_until_stopped,
     span_metrics,
 )
-from penstock.service.config import check_document, join_host_port, load_config, split_host_port
+from penstock.service.config import join_host_port, split_host_port
 
 _OPEN_FILES_PART: Final = 2
 CONNECTIONS_MAX: Final = 128
@@ -288,30 +287,9 @@ def run_console(
         ConfigError: The configuration cannot be used.
         UnavailableError: Nothing runs in the directory, or the port is taken.
     """
-    config = _config(config_path, directory, listen)
+    config = find_config(config_path, directory, listen)
     if check:
         click.echo(check_only(config, config_path or Path("the command line")), nl=False)
         return
     configure_logs("console")
     run_until_stopped(Console(config).run)
-
-
-def _config(path: Path | None, directory: Path | None, listen: str | None) -> ConsoleConfig:
-    changes = {} if listen is None else {"listen": listen}
-    if path is not None:
-        return load_config(ConsoleConfig, path, env_prefix=PREFIX, changes=changes)
-    places = [directory] if directory else [default_root(), Path(".work/demo")]
-    for place in places:
-        layout = Layout(place.absolute())
-        running = read_running(layout)
-        if running is None:
-            continue
-        parts = {name: url for name, url in running["parts"].items() if name != "console"}
-        document = {"parts": parts, "logd": running.get("logd"), **changes}
-        return check_document(
-            ConsoleConfig, document | {"token_file": layout.console_token}, layout.running
-        )
-    raise UnavailableError(
-        f"no penstock runs in {' or '.join(map(str, places))}",
-        fix="start it with `penstock up`, name its directory with --dir, or the parts in --config",
-    )

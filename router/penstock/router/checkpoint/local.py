@@ -6,6 +6,7 @@
       starting_offsets.json   where each stream was begun; written before it is first read
       SINK/spark/             Spark's checkpoint of the sink's query
       SINK/                   the sink's own state
+      SINK/deliveries.ndjson  which batch had which offsets, and when: `…checkpoint.deliveries`
       SINK/plan.json          the tasks of the batch that was planned last: `PlannedBytes`
       SINK/replay.json        how far a replay of a range is, while it is not at its end
       SINK/replay/            the sink's own state of it
@@ -131,9 +132,22 @@ class StartingOffsets:
 
 def committed_offsets(spark_checkpoint: Path) -> Offsets | None:
     """The position behind the last batch that Spark has noted as done; None before the first."""
-    with _readable(spark_checkpoint / "commits"):
-        batch = _newest(spark_checkpoint / "commits")
+    batch = _newest_of(spark_checkpoint, "commits")
     return None if batch is None else planned_offsets(spark_checkpoint, batch)
+
+
+def offsets_in_work(spark_checkpoint: Path) -> tuple[int, Offsets] | None:
+    """The batch that Spark has planned and not noted as done, and its end; None: there is none."""
+    done = _newest_of(spark_checkpoint, "commits")
+    batch = _newest_of(spark_checkpoint, "offsets")
+    if batch is None or (done is not None and batch <= done):
+        return None
+    return batch, planned_offsets(spark_checkpoint, batch)
+
+
+def _newest_of(spark_checkpoint: Path, name: str) -> int | None:
+    with _readable(spark_checkpoint / name):
+        return _newest(spark_checkpoint / name)
 
 
 def clear_unfinished(spark_checkpoint: Path) -> None:

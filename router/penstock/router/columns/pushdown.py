@@ -139,6 +139,19 @@ def need_of(frame: DataFrame, view: View) -> Need:
     return Need(columns, only)
 
 
+def columns_in(frame: DataFrame, view: View) -> tuple[str, ...]:
+    """Return the columns of a view that the condition of `frame` looks at, in the view's order.
+
+    Args:
+        frame: Rows of the view, filtered by one condition.
+        view: The view.
+    """
+    condition = frame._jdf.queryExecution().analyzed().condition()  # noqa: SLF001 - no public way
+    named = _NAMES_AND_IDS.findall(condition.references().toSeq().toString())
+    names = {name for name, _ in named}
+    return tuple(column.name for column in view.columns if column.name in names)
+
+
 class _Clocks:
     """Replaces in a plan of Catalyst each expression that depends on when it is evaluated.
 

@@ -19,8 +19,9 @@ So a replay that is killed delivers the same batch again, or marks what is left 
 
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -434,6 +435,52 @@ def find_dead_letters(
                 fix="penstock router dlq ls JOB lists them",
             )
     return chosen
+
+
+_NAME: Final = re.compile(
+    r"(?P<stream>.+)\.[^./]{1,8}(\.\d+)?-(?P<partition>\d+)"
+    r"-(?P<first>\d{20})-(?P<last>\d{20})(\.[0-9a-f]+)?\.ndjson"
+)
+"""The name that the job gives to a file: see `penstock.router.deadletters.writer`."""
+
+
+def dead_letters_at(
+    directory: Path,
+    sink: str,
+    wanted: Collection[tuple[str, int, int]],
+    stream_ids: Mapping[str, str],
+) -> dict[tuple[str, int, int], tuple[DeadLetterFile, DeadLetter]]:
+    """Find the dead letters of single records, of several of a record the one that waits.
+
+    Files that another tool has named are not looked into.
+
+    Args:
+        directory: The job's dead letters.
+        sink: The sink.
+        wanted: Stream, partition and offset of each record.
+        stream_ids: Id of each stream; dead letters of an earlier stream of that name do not count.
+
+    Raises:
+        ConfigError: A file cannot be read, or holds something else.
+        UnavailableError: A replay moved a file meanwhile.
+    """
+    found: dict[tuple[str, int, int], tuple[DeadLetterFile, DeadLetter]] = {}
+    files = [file for file in _all(directory) if file.sink == sink]
+    order = ("done", "replaying", "waiting")  # a later one takes the place
+    for file in sorted(files, key=lambda it: (order.index(it.state), it.name)):
+        named = _NAME.fullmatch(file.path.name)
+        if named is None:
+            continue
+        stream, partition = named["stream"], int(named["partition"])
+        first, last = int(named["first"]), int(named["last"])
+        inside = {it for it in wanted if it[:2] == (stream, partition) and first <= it[2] <= last}
+        for dead_letter in file.dead_letters() if inside else ():
+            at = (dead_letter["stream"], dead_letter["partition"], dead_letter["offset"])
+            stream_id = str(dead_letter.get("incarnation") or "").partition(".")[0]
+            known = stream_ids.get(stream, "")
+            if at in inside and (not stream_id or not known or stream_id == known):
+                found[at] = file, dead_letter
+    return found
 
 
 def _all(directory: Path) -> Iterator[DeadLetterFile]:

@@ -24,6 +24,39 @@ _NOT_A_RECORD = Reason(
 )
 
 
+def route_steps(
+    job: JobConfig, sink: Sink, context: SinkContext, *, again: Again | None = None
+) -> RouteSteps:
+    """Return the steps on the way to a sink.
+
+    Args:
+        job: The job.
+        sink: The sink.
+        context: Context of the sink; transforms keep their state in its directory.
+        again: Rows were delivered before.
+
+    Raises:
+        ConfigError: A file that a transform needs cannot be used.
+    """
+    chains = {
+        index: Chain(
+            steps,
+            context.state_dir / f"dedupe.{job.route_name(index)}",
+            key_path=f"{job.route_key(index)}.transforms",
+            stream_id=context.stream_id,
+            again=again,
+        )
+        for index, steps in job.transforms_to(context.sink).items()
+    }
+    gets_every = sink.columns == ("*",)
+    return RouteSteps(
+        _EVERY if gets_every else sink.columns,
+        chains,
+        gets_every=gets_every,
+        sends_malformed_to_dlq=job.sends_malformed_to_dlq,
+    )
+
+
 class BatchWriter:
     """Feeds one sink.
 
@@ -42,23 +75,7 @@ class BatchWriter:
     ) -> None:
         self._sink = sink
         self._context = context
-        chains = {
-            index: Chain(
-                steps,
-                context.state_dir / f"dedupe.{job.route_name(index)}",
-                key_path=f"{job.route_key(index)}.transforms",
-                stream_id=context.stream_id,
-                again=again,
-            )
-            for index, steps in job.transforms_to(context.sink).items()
-        }
-        gets_every = sink.columns == ("*",)
-        self.steps = RouteSteps(
-            _EVERY if gets_every else sink.columns,
-            chains,
-            gets_every=gets_every,
-            sends_malformed_to_dlq=job.sends_malformed_to_dlq,
-        )
+        self.steps = route_steps(job, sink, context, again=again)
         limit = job.sinks[context.sink].rate_limit
         self._rate_limiter = RateLimiter(
             records_per_s=limit.records_per_s,

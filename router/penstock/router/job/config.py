@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from hashlib import blake2b
 from importlib.metadata import version
@@ -365,14 +365,24 @@ class JobConfig(Settings):
         """A digest of what decides which rows a sink gets, and how they are written."""
         rules = {
             "version": version("penstock"),
+            **self._routing(),
+            "sink": self.sinks[sink].model_dump(mode="json"),
+        }
+        return _digest(rules)
+
+    @property
+    def routing_digest(self) -> str:
+        """A digest of what decides which rows sinks get, whatever the version and the sinks are."""
+        return _digest(self._routing())
+
+    def _routing(self) -> dict[str, Any]:
+        return {
             "routes": [route.model_dump(mode="json") for route in self.routes],
             "unmatched": self.unmatched.model_dump(mode="json"),
             "routing": self.routing,
             "on_malformed": self.on_malformed,
             "subject": self.source.subject,
-            "sink": self.sinks[sink].model_dump(mode="json"),
         }
-        return blake2b(json.dumps(rules, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     @property
     def sends_malformed_to_dlq(self) -> bool:
@@ -438,6 +448,10 @@ class JobConfig(Settings):
         if isinstance(document, dict):
             return {key: value for key, value in document.items() if value is not None}
         return document
+
+
+def _digest(rules: Mapping[str, Any]) -> str:
+    return blake2b(json.dumps(rules, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _open_to_strangers(master: str) -> str:

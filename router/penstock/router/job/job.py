@@ -45,6 +45,7 @@ from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.spark.session import HeapExhaustedError, Session
 from penstock.router.telemetry import Meter, StatusCollector
+from penstock.router.trace.service import TRACE_PATH, TraceService
 from penstock.service import (
     Health,
     Stage,
@@ -212,12 +213,14 @@ class Job:
         self._replays = ReplayService(
             config, self._clock, deliver=self._deliver_dead_letters, reopen=self._open_sink
         )
+        self._trace = TraceService(config, self._spark_or_none, self._clock)
         self._admin = admin_server(
             self.status,
             registry,
             config.admin_access,
             {PATH: self._replays.answer},
             hosts=config.admin_hosts,
+            queries={TRACE_PATH: self._trace.answer},
         )
         self._admin_address = ""
         self._status = self._describe()
@@ -403,8 +406,12 @@ class Job:
         self._endpoints.unlink(missing_ok=True)
         self._tracing.close()
         self._admin.close()
+        self._trace.close()
         publishes = replaying is not None or any(query.delivers for query in self._queries)
         self._home.close(publishes=publishes)
+
+    def _spark_or_none(self) -> SparkSession | None:
+        return None if self._session is None else self._session.spark
 
     def status(self) -> Status:
         """The job's account of itself, as of the last `poll`."""

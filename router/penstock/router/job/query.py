@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.base.backoff import Backoff, Restarts
+from penstock.router.checkpoint.deliveries import DeliveryJournal
 from penstock.router.checkpoint.journal import BatchJournal, Cuts
 from penstock.router.checkpoint.local import (
     clear_unfinished,
@@ -181,6 +182,7 @@ class SinkQuery:
         self._replanned: int | None = None
         self._refusal: str | None = None
         self._journal = BatchJournal(context.state_dir)
+        self._deliveries = DeliveryJournal(context.state_dir, job.routing_digest)
         self._restarts = Restarts(Backoff(RESTART_MIN_S, RESTART_MAX_S), calm=RESTART_CALM_S)
         self._state = _State.WAITING
         self._start_at_ns = 0
@@ -422,6 +424,7 @@ class SinkQuery:
                 received.deliver()
         finally:
             self._writes = False
+        self._deliveries.note(batch, self._context.clock.unix_ns(), before, planned)
         # By offsets: of most rows that no route leads here, Spark hears nothing.
         count = count_between(before, planned)
         self._context.meter.count("left_out_routing", count - received.records - lost)

@@ -40,13 +40,22 @@ def classify_for(sink: str, job: JobConfig) -> Steps:
     """
 
     def classify_answer(rows: DataFrame) -> DataFrame:
-        number = F.lit(None).cast("int")
-        for index in reversed(job.routes_to(sink)):
-            number = F.when(_takes(job, index), index).otherwise(number)
         kept = [PASSTHROUGH] if PASSTHROUGH in rows.columns else []
-        return routable(job, rows).select(*kept, number.alias(ROUTE_COLUMN))
+        number = route_number(job, sink).alias(ROUTE_COLUMN)
+        return routable(job, rows).select(*kept, number)
 
     return classify_answer
+
+
+def route_number(job: JobConfig, sink: str) -> Column:
+    """Return the number of the route that leads a `routable` row to a sink; NULL where none does.
+
+    With `on_malformed: dead_letters` a malformed row has one, too, where it might be for the sink.
+    """
+    number = F.lit(None).cast("int")
+    for index in reversed(job.routes_to(sink)):
+        number = F.when(_takes(job, index), index).otherwise(number)
+    return number
 
 
 def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
@@ -121,7 +130,7 @@ def check_routes(job: JobConfig, spark: SparkSession) -> None:
     rows = spark.createDataFrame([], view("records").struct())
     for index, route in enumerate(job.routes):
         if route.where is not None:
-            _check(route.where, rows, f"routes.{index}.where: route {route.name!r}")
+            check_condition(route.where, rows, f"routes.{index}.where: route {route.name!r}")
 
 
 _FIXED_MOMENT: Final = re.compile(
@@ -131,7 +140,17 @@ _FIXED_MOMENT: Final = re.compile(
 """Typed literals that Spark's parser makes a constant of: the job's start."""
 
 
-def _check(where: str, rows: DataFrame, key_path: str) -> None:
+def check_condition(where: str, rows: DataFrame, key_path: str) -> None:
+    """Analyse a condition against the columns of rows.
+
+    Args:
+        where: The condition.
+        rows: Rows of the view `records`.
+        key_path: Begins the message of an error.
+
+    Raises:
+        ConfigError: It is not valid, or not the same each time.
+    """
     if fixed := _FIXED_MOMENT.search(where):
         raise WrongKeyError(
             f"{key_path}: {fixed[0]} in {where!r} is fixed when the job starts",

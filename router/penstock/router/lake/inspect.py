@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.router.lake.index import LakeIndex
-from penstock.router.lake.layout import HIDDEN, LakeFile, Source, source_of
+from penstock.router.lake.layout import HIDDEN, LakeFile, Source, Span, source_of
 from penstock.router.lake.merge import decode_source
 from penstock.router.lake.store import LakeStore
 
@@ -103,6 +103,51 @@ def live_files(store: LakeStore) -> list[LakeFile]:
     paths = LakeIndex(store).live()
     known = {it.path: it for it in store.files()}
     return [known.get(it) or LakeFile(it, 0, 0) for it in paths]
+
+
+def file_with(store: LakeStore, path: str) -> str | None:
+    """Find the file that has one record; None: none has.
+
+    Args:
+        store: The lake.
+        path: The path that a file with this record alone would have.
+
+    Returns:
+        The file's whole name, as readers want it.
+    """
+    wanted = source_of(path, has_owner=store.has_owner)
+    if wanted is None:
+        return None
+    (span,) = wanted.spans
+    for file in store.files(path.rpartition("/")[0]):
+        try:
+            with store.open(file.path) as opened:
+                if _has(store, file, opened, span):
+                    return store.locate(file.path)
+        except FileNotFoundError:  # it was merged with others in this moment
+            continue
+    return None
+
+
+def _has(store: LakeStore, file: LakeFile, opened: BinaryIO, wanted: Span) -> bool:
+    if not file.is_compacted:
+        source = source_of(file.path, has_owner=store.has_owner)
+    else:
+        source = decode_source(pq.read_schema(opened).metadata)
+    if source is None or not any(
+        (it.stream, it.stream_id, it.partition)
+        == (wanted.stream, wanted.stream_id, wanted.partition)
+        and it.first <= wanted.first <= it.last
+        for it in source.spans
+    ):
+        return False
+    is_wanted = [
+        ("stream", "=", wanted.stream),
+        ("partition", "=", wanted.partition),
+        ("offset", "=", wanted.first),
+    ]
+    opened.seek(0)
+    return bool(pq.read_table(opened, columns=["offset"], filters=is_wanted).num_rows)
 
 
 def partition_of(path: str) -> str:

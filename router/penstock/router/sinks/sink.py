@@ -281,6 +281,23 @@ class Sink(Protocol):
         """
         return [Preview("the rows that the sink would get", rows.num_rows, as_json_lines(rows))]
 
+    def locate(self, row: pa.Table) -> str | None:  # noqa: ARG002 - for subclasses
+        """Return where the destination has one delivered row: its file or its key.
+
+        The sink need not be open.
+
+        Args:
+            row: The row as `write` got it.
+
+        Returns:
+            None: the sink cannot say.
+
+        Raises:
+            LookupError: The destination does not have it any more.
+            UnavailableError: The destination cannot be asked now.
+        """
+        return None
+
     def maintenance(self) -> Maintenance | None:
         """Return the maintenance that the job runs in a thread; None: nothing."""
         return None

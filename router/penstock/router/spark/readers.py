@@ -135,6 +135,21 @@ def read_passthrough(
     return classify_answer(source.rows(looked_at, source.need(steps).only, pass_through=columns))
 
 
+def need(spark: SparkSession, steps: Steps, view: ViewName) -> Need:
+    """Return what steps on a view need of it; no log is read for that.
+
+    Args:
+        spark: The session; the data source is registered with it.
+        steps: Steps on the view.
+        view: The view.
+    """
+    return _Source(spark, _NO_LOG, view, streaming=True).need(steps)
+
+
+_NO_LOG: Final[Mapping[str, str]] = {"logd": "127.0.0.1:1", "subscribe": "-"}
+"""Options of a source that is never read."""
+
+
 class _Source:
     """The rows of a view, of which only some columns need be made."""
 

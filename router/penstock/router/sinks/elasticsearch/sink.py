@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import orjson
+import pyarrow as pa
 from pydantic import field_validator
 from typing_extensions import override
 
@@ -96,13 +97,21 @@ class Elasticsearch(HttpTaskSink):
             document = _raw(row) if record is None else self._document(row, record)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             document = _raw(row)  # a record that breaks its spec is still a text
+        content = write_lines([{"create": self._action(row, record)}, document])
+        return Item(content, len(content))
+
+    @override
+    def locate(self, row: pa.Table) -> str | None:
+        (only,) = row.to_pylist()
+        action = self._action(only, record_of(only))
+        return f"{action['_index']}/_doc/{action['_id']}"
+
+    def _action(self, row: Row, record: Json | None) -> dict[str, str]:
         place = f"{row['partition']}-{row['offset']}"
-        action = {
+        return {
             "_index": self._index(row, record or {}),
             "_id": f"{self.context.stream_tag(*position_of(row))}-{place}",
         }
-        content = write_lines([{"create": action}, document])
-        return Item(content, len(content))
 
     def _document(self, row: Row, record: Json) -> Json:
         if "@timestamp" in record:

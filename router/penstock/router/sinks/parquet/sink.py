@@ -43,6 +43,7 @@ from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.lake.compactor import maintain
+from penstock.router.lake.inspect import file_with
 from penstock.router.lake.layout import Partitioning
 from penstock.router.lake.merged_rows import MergedRows
 from penstock.router.lake.plan import is_expired
@@ -50,7 +51,12 @@ from penstock.router.lake.settings import LakeFileSettings
 from penstock.router.lake.store import HdfsLake, LakeStore, LocalLake
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.parquet.client import FileTree, HdfsTree, LocalTree
-from penstock.router.sinks.parquet.writer import ParquetWriter, WrittenFile, WrittenFiles
+from penstock.router.sinks.parquet.writer import (
+    ParquetWriter,
+    WrittenFile,
+    WrittenFiles,
+    split_by_partition,
+)
 from penstock.router.sinks.sink import Guarantee, Maintenance, Replay, SinkContext, TaskSink
 from penstock.service import UnavailableError
 
@@ -207,6 +213,21 @@ class ParquetLake(TaskSink):
             self._without_merged([], earlier)
             self._remove_earlier([])
             self._tree.sync()
+
+    @override
+    def locate(self, row: pa.Table) -> str | None:
+        key = self._key.removesuffix(".path")
+        partitioning = self._settings.partitioning(self._found(), key, self._path)
+        ((directory, part),) = split_by_partition(row, partitioning, self._tree.safe)
+        stream, partition, offset = (
+            part.column(name)[0].as_py() for name in ("stream", "partition", "offset")
+        )
+        position = self.context.position_tag(stream, partition, offset)
+        path = f"{directory}/{position}-{offset:020d}-{offset:020d}.parquet"
+        found = file_with(self._store, path)
+        if found is None:
+            raise LookupError(f"no file in {self._path}/{directory} has it")
+        return found
 
     @override
     def maintenance(self) -> Maintenance | None:

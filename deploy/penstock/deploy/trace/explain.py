@@ -1,0 +1,202 @@
+"""What became of records: the jobs' answers put together, and how well all is.
+
+The jobs say what became of each record at their sinks. Here their answers get what only the whole
+pipeline knows: which collector sent the record, how fast a sink is now, and which part could not
+be asked. A record that no stream has is the matter of the collectors: `Trace.edges` is for what
+they say of it.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.base.errors import ExitCode
+from penstock.deploy.trace.find import CHECKED_TOGETHER, FoundRecord
+from penstock.deploy.trace.parts import JobUnavailableError, Parts, PartsClient, producers_of
+
+_DIGEST_BYTES: Final = 16
+_ARRIVED: Final = frozenset({"delivered", "replayed"})
+_NOT_MEANT: Final = frozenset({"not_routed", "not_read", "sampled", "deduplicated"})
+"""Fates of records that a sink should not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record came in.
+
+    Attributes:
+        collector: Name of the collector; None: see `reason`.
+        source: Its source.
+        received_ns: Unix time at which the collector received it; None: the record does not say.
+        reason: Why the collector is not known; empty: it is.
+    """
+
+    collector: str | None = None
+    source: str | None = None
+    received_ns: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTrace:
+    """One record's way.
+
+    Attributes:
+        record: The record.
+        origin: Where it came in.
+        sinks: Verdict on it of each sink, with the keys `job` and, of one that waits, `wait_s`.
+    """
+
+    record: FoundRecord
+    origin: Origin
+    sinks: Sequence[Mapping[str, Any]]
+
+    @property
+    def is_complete(self) -> bool:
+        """True if there is a sink, and every one that should have the record has it."""
+        fates = {it["fate"] for it in self.sinks}
+        return bool(fates) and fates <= _ARRIVED | _NOT_MEANT
+
+
+@dataclass(slots=True)
+class Trace:
+    """The answer to a question.
+
+    Attributes:
+        records: Each record's way.
+        looked_at: Number of records that the search looked at.
+        is_cut: Whether the search ended at its limit, and there may be more.
+        silent: Parts that could not be asked, each with the reason.
+        edges: What collectors say of records that are in no stream.
+    """
+
+    records: list[RecordTrace] = field(default_factory=list)
+    looked_at: int = 0
+    is_cut: bool = False
+    silent: dict[str, str] = field(default_factory=dict)
+    edges: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0: every sink that should have a record has it; 1: one lacks it; 69: not all is known."""
+        if self.silent:
+            return ExitCode.UNAVAILABLE
+        is_well = self.records and all(it.is_complete for it in self.records)
+        return ExitCode.OK if is_well else ExitCode.FAILURE
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer for programs."""
+        return {
+            "records": [_record_json(it) for it in self.records],
+            "looked_at": self.looked_at,
+            "more": self.is_cut,
+            "not_asked": self.silent,
+            "edges": self.edges,
+            "complete": self.exit_code is ExitCode.OK,
+        }
+
+
+async def explain(client: PartsClient, parts: Parts, records: Sequence[FoundRecord]) -> Trace:
+    """Ask every job what became of records.
+
+    Args:
+        client: Asks the parts.
+        parts: The parts, as `PartsClient.statuses` found them.
+        records: Records of the log.
+    """
+    trace = Trace(silent=dict(parts.silent))
+    answers = await asyncio.gather(
+        *(_ask(client, name, status, records, trace) for name, status in parts.jobs.items())
+    )
+    producers = producers_of(parts.collectors)
+    for record in records:
+        verdicts = [it for answer in answers for it in answer.get(record.position, ())]
+        origin = _origin(record, producers, parts)
+        trace.records.append(RecordTrace(record, origin, verdicts))
+    return trace
+
+
+async def _ask(
+    client: PartsClient,
+    name: str,
+    status: Mapping[str, Any],
+    records: Sequence[FoundRecord],
+    trace: Trace,
+) -> dict[str, list[Mapping[str, Any]]]:
+    """One job's verdicts, by the record's position."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for begin in range(0, len(records), CHECKED_TOGETHER):
+        asked = [named(it) for it in records[begin : begin + CHECKED_TOGETHER]]
+        try:
+            answer = await client.ask_job(name, {"do": "explain", "records": asked})
+        except JobUnavailableError as error:
+            trace.silent[name] = str(error)
+            break
+        for it in answer.get("records", ()):
+            position = f"{it['stream']}/{it['partition']}/{it['offset']}"
+            found[position] = [_completed(one, answer["job"], status) for one in it["sinks"]]
+    return found
+
+
+def named(record: FoundRecord) -> list[Any]:
+    """The record's name in a question to a job, with the digest that shows that it was read."""
+    digest = None
+    if not record.missing:
+        digest = hashlib.blake2b(record.value or b"", digest_size=_DIGEST_BYTES).hexdigest()
+    return [record.stream, record.partition, record.offset, digest]
+
+
+def _completed(
+    verdict: Mapping[str, Any], job: str, status: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """A verdict with what the job's status says of the sink: its pace and its problem."""
+    found = {"job": job, **verdict}
+    if verdict["fate"] != "waiting":
+        return found
+    sink = status.get("info", {}).get("sinks", {}).get(verdict["sink"], {})
+    if problem := sink.get("problem"):
+        return found | {"problem": problem}
+    pace, behind = sink.get("records_per_s", 0), verdict.get("behind")
+    if pace and behind is not None:
+        found["wait_s"] = round((behind + 1) / pace, 1)
+    return found
+
+
+def _origin(record: FoundRecord, producers: Mapping[str, tuple[str, str]], parts: Parts) -> Origin:
+    received = record.fields().get("observed_time_unix_nano")
+    received_ns = received if isinstance(received, int) else None
+    if record.missing:
+        return Origin(reason="the record is not in the log any more")
+    if record.producer is None:
+        return Origin(received_ns=received_ns, reason="it was published over NATS directly")
+    if record.producer in producers:
+        return Origin(*producers[record.producer], received_ns)
+    asked = ", ".join(parts.collectors) or "none"
+    reason = f"no collector that was asked ({asked}) knows the producer {record.producer[:8]}"
+    return Origin(received_ns=received_ns, reason=reason)
+
+
+def _record_json(trace: RecordTrace) -> dict[str, Any]:
+    record, origin, fields = trace.record, trace.origin, trace.record.fields()
+    return {
+        "stream": record.stream,
+        "partition": record.partition,
+        "offset": record.offset,
+        "subject": record.subject or None,
+        "stored_ns": record.timestamp_ns,
+        "missing": record.missing or None,
+        "trace_id": fields.get("trace_id"),
+        "record_id": fields.get("record_id"),
+        "origin": {
+            "collector": origin.collector,
+            "source": origin.source,
+            "received_ns": origin.received_ns,
+            "reason": origin.reason or None,
+            "producer": record.producer,
+            "sequence": record.sequence,
+        },
+        "sinks": list(trace.sinks),
+        "complete": trace.is_complete,
+    }

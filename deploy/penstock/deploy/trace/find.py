@@ -1,0 +1,264 @@
+"""Finds records in the log: by position, by ids, or by a filter of the caller's.
+
+A scan reads the frames of a range as they are and looks for the bytes of an id in all values of a
+frame at once; only records that hold them are parsed. Scans end at the end that the log had when
+they began.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.logd.client import LogClient
+from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.format.batch import decode_body
+from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
+from penstock.logd.format.rows import slice_rows
+from penstock.service.cli import Position
+
+_FETCH_BYTES: Final = 8 * 1024 * 1024
+
+CHECKED_TOGETHER: Final = 100
+"""Records that `Search.check` gets at a time, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Offsets of a partition to look at, `start` inclusive, `end` exclusive."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record as the log has it.
+
+    Attributes:
+        timestamp_ns: Unix time that the log has for it: when the collector received it, or its
+            publisher's time.
+        value: Its bytes; None: a tombstone, or the log has it no more.
+        producer: Producer id of its batch in hexadecimal; None: it was published alone.
+        sequence: Sequence of its batch.
+        missing: Why the log does not have it; empty: it has.
+    """
+
+    stream: str
+    partition: int
+    offset: int
+    subject: str = ""
+    timestamp_ns: int | None = None
+    value: bytes | None = None
+    producer: str | None = None
+    sequence: int | None = None
+    missing: str = ""
+
+    @property
+    def position(self) -> str:
+        """STREAM/PARTITION/OFFSET."""
+        return f"{self.stream}/{self.partition}/{self.offset}"
+
+    def fields(self) -> dict[str, Any]:
+        """The record's JSON object; empty where it is none."""
+        try:
+            found = json.loads(self.value or b"")
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched for.
+
+    Attributes:
+        select: Returns which rows of a frame are wanted; it may let others through. A row for which
+            it is null is not wanted.
+        check: Of records that it let through, returns those that are wanted.
+    """
+
+    select: Callable[[PartitionRange, FrameHeader, pa.RecordBatch], pa.Array]
+    check: Callable[[list[FoundRecord]], list[FoundRecord]]
+
+
+@dataclass(slots=True)
+class Findings:
+    """The result of a search.
+
+    Attributes:
+        records: Those that were found, in the order of the search.
+        looked_at: Number of records that were looked at.
+        is_cut: Whether the search ended at its limit, and there may be more.
+        problems: Partitions that could not be read, each with the reason.
+    """
+
+    records: list[FoundRecord] = field(default_factory=list)
+    looked_at: int = 0
+    is_cut: bool = False
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The part of the log that a search looks at.
+
+    Attributes:
+        streams: Names of streams; empty: all of them.
+        start: Its begin, in each partition.
+        end: Its end.
+    """
+
+    streams: tuple[str, ...] = ()
+    start: Position = "earliest"
+    end: Position = "latest"
+
+
+def at_position(log: LogClient, stream: str, partition: int, offset: int) -> FoundRecord:
+    """The record at a position.
+
+    Raises:
+        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+        LogdError: logd cannot be asked.
+    """
+    readable = log.offsets(stream, partition)
+    if offset >= readable.end:
+        why = f"the log ends before it: the next offset is {readable.end}"
+        return FoundRecord(stream, partition, offset, missing=why)
+    if offset < readable.start:
+        why = f"the log has deleted it: it begins at offset {readable.start}"
+        return FoundRecord(stream, partition, offset, missing=why)
+    fetched = log.fetch(stream, offset, partition=partition, bytes_max=1)
+    for header, body in fetched.frames:
+        rows = slice_rows(header, decode_body(body), offset, offset + 1)
+        for record in _records(PartitionRange(stream, partition, offset, offset + 1), header, rows):
+            return record
+    why = "the log has no record at this offset: compaction removed it"
+    return FoundRecord(stream, partition, offset, missing=why)
+
+
+def ranges(log: LogClient, scope: Scope) -> list[PartitionRange]:
+    """The ranges of offsets of a scope, as they are now.
+
+    Raises:
+        RefusedError: `UNKNOWN_STREAM`.
+        LogdError: logd cannot be asked.
+    """
+    streams = [log.stream(name) for name in scope.streams] if scope.streams else log.streams()
+    found = []
+    for stream in streams:
+        for part in stream.partitions:
+            first, end = log.offsets(stream.name, part.partition)
+            start = _resolved(log, stream.name, part.partition, scope.start, (first, end))
+            stop = _resolved(log, stream.name, part.partition, scope.end, (first, end))
+            found.append(
+                PartitionRange(stream.name, part.partition, max(first, start), min(end, stop))
+            )
+    return found
+
+
+def _resolved(
+    log: LogClient, stream: str, partition: int, wanted: Position, readable: tuple[int, int]
+) -> int:
+    if isinstance(wanted, datetime):
+        return log.offset_for_timestamp(stream, round(wanted.timestamp() * 1e9), partition)
+    if isinstance(wanted, int):
+        return wanted
+    return readable[0] if wanted == "earliest" else readable[1]
+
+
+def by_id(trace_ids: Collection[str], record_ids: Collection[str]) -> Search:
+    """A search for records that have one of these ids."""
+    needles = [it.encode() for it in (*trace_ids, *record_ids)]
+
+    def select(_part: PartitionRange, _header: FrameHeader, rows: pa.RecordBatch) -> pa.Array:
+        values = rows.column("value")
+        return reduce(pc.or_kleene, [pc.match_substring(values, it) for it in needles])
+
+    def check(candidates: list[FoundRecord]) -> list[FoundRecord]:
+        return [it for it in candidates if has(it.fields())]
+
+    def has(fields: Mapping[str, Any]) -> bool:
+        return fields.get("trace_id") in trace_ids or fields.get("record_id") in record_ids
+
+    return Search(select, check)
+
+
+def scan(
+    log: LogClient, parts: Sequence[PartitionRange], search: Search, *, limit: int
+) -> Findings:
+    """Look at all records of some ranges.
+
+    Args:
+        log: The log.
+        parts: The ranges.
+        search: What is searched for.
+        limit: Maximum records to find.
+
+    Raises:
+        LogdError: logd cannot be asked.
+    """
+    found = Findings()
+    for part in parts:
+        try:
+            for candidates in _candidates(log, part, search, found):
+                found.records += search.check(candidates)
+                if len(found.records) >= limit:
+                    found.is_cut = True
+                    del found.records[limit:]
+                    return found
+        except (RefusedError, CorruptError) as error:
+            found.problems.append(f"{part.stream}/{part.partition}: {error}")
+    return found
+
+
+def _candidates(
+    log: LogClient, part: PartitionRange, search: Search, found: Findings
+) -> Iterator[list[FoundRecord]]:
+    """Yield the rows that a search selects, so many at a time as are checked together."""
+    if part.start >= part.end:
+        return
+    held = list[FoundRecord]()
+    with closing(
+        log.batches(
+            part.stream, part.start, part.end, partition=part.partition, bytes_max=_FETCH_BYTES
+        )
+    ) as batches:
+        for header, batch in batches:
+            rows = slice_rows(header, batch, part.start, part.end)
+            found.looked_at += rows.num_rows
+            mask = search.select(part, header, rows)
+            if pc.any(mask, min_count=0).as_py():
+                held += _records(part, header, rows.filter(mask))
+            while len(held) >= CHECKED_TOGETHER:
+                yield held[:CHECKED_TOGETHER]
+                held = held[CHECKED_TOGETHER:]
+    if held:
+        yield held
+
+
+def _records(
+    part: PartitionRange, header: FrameHeader, rows: pa.RecordBatch
+) -> Iterator[FoundRecord]:
+    times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+    columns = (rows.column(name).to_pylist() for name in ("offset_delta", "subject", "value"))
+    has_producer = header.producer_id != NO_PRODUCER
+    for time_ns, delta, subject, value in zip(times, *columns, strict=True):
+        yield FoundRecord(
+            part.stream,
+            part.partition,
+            header.base_offset + delta,
+            subject,
+            time_ns,
+            value,
+            header.producer_id.hex() if has_producer else None,
+            header.producer_sequence if has_producer else None,
+        )

@@ -1,0 +1,106 @@
+"""The collectors and jobs of a pipeline, as a trace asks them."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.http_client import Answer, Posted, ask_json, one_line_of
+from penstock.deploy.console.poller import NATS
+
+TRACE_PATH: Final = "/trace"
+"""Path at a job's admin endpoint; `penstock.router.trace.service` describes it."""
+
+TIMEOUT_S: Final = 30.0
+"""Maximum seconds of a job's answer: Spark evaluates conditions for it."""
+
+_NOT_ASKED: Final = re.compile(rf"({NATS}|logd|console)\b.*")
+"""Names of parts of which a trace wants nothing at their admin endpoint."""
+
+
+class JobUnavailableError(Exception):
+    """A job does not answer; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts that answered.
+
+    Attributes:
+        jobs: Status of each router, by the part's name.
+        collectors: Status of each collector likewise.
+        silent: Parts that did not answer, each with the reason.
+    """
+
+    jobs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    collectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+class PartsClient:
+    """Asks the parts of a console's configuration.
+
+    Args:
+        config: Addresses and credentials.
+    """
+
+    def __init__(self, config: ConsoleConfig) -> None:
+        self._config = config
+
+    async def statuses(self) -> Parts:
+        """Ask each part for its status."""
+        names = [name for name in self._config.parts if not _NOT_ASKED.fullmatch(name)]
+        answers = await asyncio.gather(*(self._ask(name, "/status") for name in names))
+        jobs, collectors, silent = {}, {}, {}
+        for name, answer in zip(names, answers, strict=True):
+            status = answer.document or {}
+            if status.get("component") == "router":
+                jobs[name] = status
+            elif status.get("component") == "collector":
+                collectors[name] = status
+            elif answer.document is None:
+                silent[name] = answer.problem
+        return Parts(jobs, collectors, silent)
+
+    async def ask_job(self, name: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask a job about records.
+
+        Raises:
+            JobUnavailableError: It does not answer, or refuses.
+        """
+        token_file = self._config.access_to(name).token_file
+        is_secure = self._config.parts[name].startswith("https://")
+        try:
+            token = one_line_of(token_file) if is_secure and token_file is not None else ""
+        except (OSError, ValueError) as error:
+            raise JobUnavailableError(str(error)) from None
+        answer = await self._ask(name, TRACE_PATH, Posted(dict(document), token))
+        if answer.document is None:
+            raise JobUnavailableError(answer.problem)
+        return answer.document
+
+    async def _ask(self, name: str, path: str, posted: Posted | None = None) -> Answer:
+        return await ask_json(
+            f"{self._config.parts[name].rstrip('/')}{path}",
+            self._config.access_to(name),
+            timeout_s=self._config.timeout_s if posted is None else TIMEOUT_S,
+            posted=posted,
+        )
+
+
+def producers_of(collectors: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Name the collector and the source of each producer of batches, by its id in hexadecimal.
+
+    A collector knows the producers of what it has read since its routes last changed.
+    """
+    found = {}
+    for status in collectors.values():
+        info = status.get("info", {})
+        infos: Sequence[Mapping[str, Any]] = [info, *info.get("workers", {}).values()]
+        for one in infos:
+            for name, queue in one.get("queues", {}).items():
+                source = name.split(" ")[1]
+                found[str(queue.get("producer"))] = (str(status.get("name")), source)
+    return found

@@ -1,0 +1,1 @@
+"""What became of single records at a job's sinks."""

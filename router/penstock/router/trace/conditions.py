@@ -1,0 +1,95 @@
+"""The conditions of a job's routes on single records, evaluated by Spark as the job does.
+
+The rows are given to Spark as data, small enough to stay in the driver: Catalyst computes the
+conditions there, and no task has to wait for a core that a sink's batch holds.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
+
+from penstock.router.columns.pushdown import columns_in
+from penstock.router.columns.schema import view
+from penstock.router.job.config import JobConfig
+from penstock.router.job.routes import check_condition, routable, route_number
+from penstock.router.read.offsets import StreamPartition
+
+_POSITION: Final = ("stream", "partition", "offset")
+_CLOCK: Final = re.compile(
+    r"\b(current_(?:date|time|timestamp)|now|localtimestamp|curdate|unix_timestamp)\b",
+    re.IGNORECASE,
+)
+"""Functions of the time at which a condition is evaluated."""
+
+Position = tuple[StreamPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What routes do with one record.
+
+    Attributes:
+        routes: Number of the route to each sink, of those to which one leads.
+        results: Each route's condition: true, false, or None where it is NULL.
+    """
+
+    routes: Mapping[str, int]
+    results: Sequence[bool | None]
+
+
+def routing_of(job: JobConfig, spark: SparkSession, rows: pa.Table) -> dict[Position, Routing]:
+    """Evaluate all conditions of a job on rows of the view `records`.
+
+    Raises:
+        pyspark.errors.PySparkException: Spark cannot.
+    """
+    sinks = list(job.sinks)
+    numbers = [route_number(job, name).alias(f"s{at}") for at, name in enumerate(sinks)]
+    conditions = [
+        (F.lit(True) if it.where is None else F.expr(it.where)).alias(f"r{at}")
+        for at, it in enumerate(job.routes)
+    ]
+    frame = routable(job, _frame(spark, rows)).select(*_POSITION, *numbers, *conditions)
+    found = {}
+    for row in frame.collect():
+        routes = {
+            name: int(row[f"s{at}"]) for at, name in enumerate(sinks) if row[f"s{at}"] is not None
+        }
+        results = [row[f"r{at}"] for at in range(len(conditions))]
+        found[_position(row)] = Routing(routes, results)
+    return found
+
+
+def matching(spark: SparkSession, where: str, rows: pa.Table) -> set[Position]:
+    """Return the rows, of the view `records`, for which a condition holds.
+
+    Raises:
+        ConfigError: It is none, or gives another answer each time.
+    """
+    frame = _frame(spark, rows)
+    check_condition(where, frame, "where")
+    return {_position(row) for row in frame.where(where).select(*_POSITION).collect()}
+
+
+def columns_of_condition(spark: SparkSession, where: str) -> tuple[str, ...]:
+    """The columns that a condition looks at, in the view's order."""
+    rows = spark.createDataFrame([], view("records").struct())
+    return columns_in(rows.where(where), view("records"))
+
+
+def looks_at_clock(where: str | None) -> bool:
+    """Return whether a condition may depend on when it is evaluated."""
+    return where is not None and _CLOCK.search(where) is not None
+
+
+def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    return spark.createDataFrame(rows, view("records").struct())
+
+
+def _position(row: Any) -> Position:
+    return StreamPartition(row["stream"], row["partition"]), row["offset"]

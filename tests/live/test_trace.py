@@ -1,0 +1,250 @@
+"""Where is my record: every answer of `penstock trace` compared with what is really there."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from typing_extensions import override
+
+from penstock.deploy.cli import cli
+from penstock.logd.client import LogClient
+from penstock.service import ExitCode
+from tests.support.http_sink import HttpDestination
+from tests.support.logd import Logd
+from tests.support.router import FIRST_TIME_NS, RouterJob, publish, read_lake
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+COUNT = 300
+STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
+MALFORMED = 7
+"""Number of the record that is none."""
+
+
+def line(number: int) -> bytes:
+    """A log record; every tenth is an error, every 25th is declined, ids come twice."""
+    if number == MALFORMED:
+        return b"no record"
+    return json.dumps(
+        {
+            "schema": "log/1.0",
+            "kind": "log",
+            "time_unix_nano": FIRST_TIME_NS + number * 1_000_001,
+            "severity_number": 17 if number % 10 == 0 else 9,
+            "body": f"order {number} {'declined' if number % 25 == 0 else 'placed'}",
+            "trace_id": f"{number // 2 + 1:032x}",
+            "record_id": record_id(number),
+            "resource": {"service.name": "checkout"},
+        }
+    ).encode()
+
+
+def record_id(number: int) -> str:
+    """Records 3 and 4, 23 and 24 and so on have one id."""
+    return f"r{number - 1 if number % 20 == 4 else number:06d}"
+
+
+class Refusing(HttpDestination):
+    """Refuses a request with a declined order for good."""
+
+    @override
+    def take(self, key: str, body: bytes) -> int:
+        self.status = 400 if b"declined" in body else 200
+        return super().take(key, body)
+
+
+@pytest.fixture
+def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as running:
+        yield running
+
+
+@pytest.fixture
+def search() -> Iterator[Refusing]:
+    destination = Refusing()
+    destination.open()
+    yield destination
+    destination.close()
+
+
+def job_of(
+    directory: Path, logd: Logd, search: HttpDestination, down: HttpDestination
+) -> RouterJob:
+    def http(destination: HttpDestination) -> dict[str, Any]:
+        batch = {"max_records": 20}
+        return {"type": "http", "url": destination.url, "batch": batch,
+                "retry": {"initial_backoff_s": 0.05, "max_backoff_s": 0.2}}  # fmt: skip
+
+    made = RouterJob(
+        directory, logd.fetch, streams=["logs"], trigger={"interval_s": 0.1, "max_records": 100}
+    )
+    made.config["routes"] = [
+        {"name": "thin", "transforms": [{"sample": {"rate": 0.5}}, {"dedupe": {"within_s": 600}}],
+         "sinks": ["lake"]},
+        {"name": "errors", "where": "severity_number >= 17", "sinks": ["errors"]},
+        {"name": "orders", "where": "body like 'order%'", "sinks": ["search", "down"]},
+    ]  # fmt: skip
+    made.config["sinks"] |= {
+        "errors": {"type": "parquet", "path": str(directory / "errors")},
+        "search": http(search),
+        "down": http(down),
+    }
+    return made
+
+
+def asked(logd: Logd, job: RouterJob, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the answer of the command."""
+    admin = f"http://{job.config['admin']}"
+    base = ["trace", "--server", logd.fetch, "--url", admin, "--json", "--limit", "10000"]
+    done = CliRunner().invoke(cli, [*base, *arguments])
+    assert done.exit_code in (0, 1, 69), done.output
+    return done.exit_code, json.loads(done.stdout)
+
+
+def offsets_in(lake: Path) -> set[int]:
+    return set(read_lake(lake)["offset"].to_pylist()) if any(lake.rglob("*.parquet")) else set()
+
+
+def fates_of(answer: dict[str, Any]) -> dict[str, dict[int, dict[str, Any]]]:
+    """By sink and offset, what was said."""
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in answer["records"]:
+        for verdict in record["sinks"]:
+            found.setdefault(verdict["sink"], {})[record["offset"]] = verdict
+    return found
+
+
+def is_delivered(job: RouterJob) -> bool:
+    """Whether every sink but the one that is down has got everything."""
+    sinks = job.daemon.status()["info"]["sinks"]
+    return all(
+        sinks[name]["committed"].get("logs") == COUNT for name in ("lake", "errors", "search")
+    )
+
+
+def test_every_answer_about_every_record_is_true(
+    tmp_path: Path, nats_url: str, logd: Logd, search: Refusing
+) -> None:
+    values = [line(number) for number in range(COUNT)]
+    publish(nats_url, "telemetry.logs.checkout", values, records=50)
+    down = HttpDestination()  # nothing listens there
+    job = job_of(tmp_path / "router", logd, search, down)
+    job.daemon.start(within_s=120)
+    try:
+        wait_until(lambda: is_delivered(job), within_s=120, what="the sinks that work")
+        positions = [f"--position=logs/0/{number}" for number in range(COUNT)]
+        code, answer = asked(logd, job, *positions)
+        assert (code, len(answer["records"]), answer["not_asked"]) == (ExitCode.FAILURE, COUNT, {})
+        said = fates_of(answer)
+        check_thin(job, said["lake"])
+        check_errors(tmp_path / "router" / "errors", said["errors"])
+        check_search(search, said["search"])
+        fates = {at: it["fate"] for at, it in said["down"].items() if at != MALFORMED}
+        assert set(fates.values()) == {"waiting"}
+        assert said["down"][5]["behind"] == 5
+        assert said["down"][5]["problem"]
+        check_searches(logd, job)
+        check_what_is_gone(logd, job)
+    finally:
+        job.daemon.close()
+
+
+Said = dict[int, dict[str, Any]]
+"""Verdicts by offset."""
+
+
+def check_thin(job: RouterJob, said: Said) -> None:
+    """The lake has what it is said to have, in the files that are named."""
+    lake = {at for at, it in said.items() if it["fate"] == "delivered"}
+    assert lake == offsets_in(job.lake)
+    for at in lake:
+        held = pq.read_table(said[at]["found"], columns=["offset"])["offset"].to_pylist()
+        assert at in held
+        assert said[at]["batch"] == at // 100
+    fates = {it["fate"] for at, it in said.items() if at not in lake}
+    assert fates == {"sampled", "deduplicated", "dead_letter"}
+    for at, it in said.items():
+        if it["fate"] == "deduplicated":
+            assert record_id(at) in {record_id(other) for other in lake if other < at}
+
+
+def check_errors(directory: Path, said: Said) -> None:
+    """Only errors are delivered, and the condition that left another out is shown."""
+    errors = {at for at, it in said.items() if it["fate"] == "delivered"}
+    assert errors == offsets_in(directory) == set(range(0, COUNT, 10))
+    assert said[3]["fate"] == "not_routed"
+    (condition,) = said[3]["conditions"]
+    assert condition == {
+        "route": "errors",
+        "where": "severity_number >= 17",
+        "result": False,
+        "values": {"severity_number": "9"},
+    }
+
+
+def check_search(search: Refusing, said: Said) -> None:
+    """The destination has what is said, and the rest are dead letters with its answer."""
+    posted = {int(record["body"].split()[1]) for record in search.records}
+    assert posted == {at for at, it in said.items() if it["fate"] == "delivered"}
+    refused = {at for at, it in said.items() if it["fate"] == "dead_letter"}
+    assert refused == {*range(0, COUNT, 25), MALFORMED}
+    assert posted | refused == set(range(COUNT))
+    letter = said[25]["dead_letter"]
+    assert (letter["code"], letter["status"]) == ("http_400", 400)
+    assert said[MALFORMED]["dead_letter"]["code"] == "malformed"
+
+
+def check_searches(logd: Logd, job: RouterJob) -> None:
+    """Each way to name a record finds it, and no other."""
+
+    def offsets(*arguments: str) -> list[int]:
+        return sorted(it["offset"] for it in asked(logd, job, *arguments)[1]["records"])
+
+    assert offsets("--trace-id", f"{6:032x}") == [10, 11]
+    assert offsets("--record-id", record_id(3)) == [3, 4]
+    assert offsets("--record-id", record_id(3), "--stream", "logs", "--to", "4") == [3]
+    assert offsets("--record-id", "r-nobody") == []
+    where = "service = 'checkout' and body like '%declined%' and severity_number < 17"
+    wanted = [number for number in range(0, COUNT, 25) if number % 10]
+    assert offsets("--where", where) == wanted
+    assert offsets("--where", "substring_index(body, ' ', 2) = 'order 42'") == [42]
+    refused = CliRunner().invoke(
+        cli,
+        [
+            "trace",
+            "--server",
+            logd.fetch,
+            "--url",
+            f"http://{job.config['admin']}",
+            "--where",
+            "x =",
+        ],
+    )
+    assert (refused.exit_code, "is not a condition" in refused.output) == (ExitCode.USAGE, True)
+
+
+def check_what_is_gone(logd: Logd, job: RouterJob) -> None:
+    """What the log deleted before a sink had read it is lost there, and unknown elsewhere."""
+    with LogClient(logd.fetch) as log:
+        log.purge("logs", COUNT)
+        assert log.offsets("logs").start == COUNT
+    code, answer = asked(logd, job, "--position", "logs/0/5")
+    said = fates_of(answer)
+    assert code == ExitCode.FAILURE
+    assert said["down"][5]["fate"] == "lost"
+    assert said["lake"][5]["fate"] in ("unknown", "dead_letter")
+    assert (
+        fates_of(asked(logd, job, "--position", "logs/0/25")[1])["search"][25]["fate"]
+        == "dead_letter"
+    )
+    job.daemon.kill()
+    code, answer = asked(logd, job, "--position", "logs/0/5")
+    assert (code, list(answer["not_asked"])) == (
+        ExitCode.UNAVAILABLE,
+        [f"http://{job.config['admin']}"],
+    )
