@@ -168,7 +168,7 @@ def _origin(record: FoundRecord, producers: Mapping[str, tuple[str, str]], parts
     received = record.fields().get("observed_time_unix_nano")
     received_ns = received if isinstance(received, int) else None
     if record.missing:
-        return Origin(reason="the record is not in the log any more")
+        return Origin(reason="unknown, for the log does not have the record")
     if record.producer is None:
         return Origin(received_ns=received_ns, reason="it was published over NATS directly")
     if record.producer in producers:
@@ -185,7 +185,7 @@ def _record_json(trace: RecordTrace) -> dict[str, Any]:
         "partition": record.partition,
         "offset": record.offset,
         "subject": record.subject or None,
-        "stored_ns": record.timestamp_ns,
+        "time_ns": record.timestamp_ns,
         "missing": record.missing or None,
         "trace_id": fields.get("trace_id"),
         "record_id": fields.get("record_id"),

@@ -28,8 +28,8 @@ def report(trace: Trace) -> Iterator[str]:
 def _record(trace: RecordTrace) -> Iterator[str]:
     record, fields = trace.record, trace.record.fields()
     ids = [f"{key[:-3]} {fields[key]}" for key in ("trace_id", "record_id") if fields.get(key)]
-    stored = [] if record.timestamp_ns is None else [f"stored {time_text(record.timestamp_ns)}"]
-    yield "  ".join(filter(None, [record.position, record.subject, *stored, *ids]))
+    time = [] if record.timestamp_ns is None else [time_text(record.timestamp_ns)]
+    yield "  ".join(filter(None, [record.position, record.subject, *time, *ids]))
     if record.missing:
         yield f"  {record.missing}"
     yield f"  came in: {_origin(trace.origin)}"
