@@ -245,6 +245,8 @@ def _type(schema: Mapping[str, Any]) -> str:
             found = ", ".join(f"`{value}`" for value in values)
         case {"anyOf": choices} | {"oneOf": choices} | {"allOf": choices}:
             found = " or ".join(dict.fromkeys(map(_type, choices)))
+        case {"type": "array", "prefixItems": list(items)}:
+            found = f"({', '.join(map(_type, items))})"
         case {"type": "array"}:
             found = f"list of {_type(schema.get('items', {}))}"
         case {"type": "object", "additionalProperties": dict(inner)}:

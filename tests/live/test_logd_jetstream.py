@@ -142,11 +142,8 @@ async def test_a_stream_that_only_listens_stores_what_is_meant_for_others(
         assert [dict(one.headers) for one in stored[:-1]] == [
             {name: value.encode() for name, value in headers.items()} for headers in JETSTREAM_ONLY
         ]
-        gaps: dict[str, list[dict[str, Any]]] = log.gaps()
-    missed = [
-        (gap["streams"], gap["reason"], gap["messages"])
-        for gap in chain(gaps["lasting"], gaps["ended"])
-    ]
+        gaps = log.gaps()
+    missed = [(gap.streams, gap.reason, gap.messages) for gap in chain(gaps.lasting, gaps.ended)]
     assert missed == [(["audit"], "too_large", 1)]
 
 

@@ -443,7 +443,7 @@ def test_a_frame_that_rots_under_a_running_logd_is_an_error_or_passed_over(
     left = in_order(read(spark, logd, failOnDataLoss="false", **whole))
     assert left["value"].to_pylist() == NOISE[:1500] + NOISE[1600:]
     with logd.client() as log:
-        assert "rotten" in str(log.gaps()["damaged"])
+        assert "rotten" in str(log.gaps().damaged)
     given = options(logd, failOnDataLoss="false", **whole)
     for condition in ("body is null", "kind = 'log'"):  # true of all rows, or of none
         passed_through = read_passthrough(

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from typing_extensions import override
 
 from penstock.deploy.console.config import ConsoleConfig
@@ -118,8 +119,8 @@ class FakeConsoleLog:
     async def cluster(self) -> ClusterInfo:
         nodes = tuple(NodeInfo(node=name, fetch="", admin="") for name in NODES)
         if not self.clustered:
-            return ClusterInfo(name=None, controller=None, node="logd-1", nodes=())
-        return ClusterInfo(name="test", controller="logd-1", node="logd-1", nodes=nodes)
+            return ClusterInfo(cluster=None, controller=None, node="logd-1", nodes=())
+        return ClusterInfo(cluster="test", controller="logd-1", node="logd-1", nodes=nodes)
 
     async def offsets(self, stream: str, partition: int = 0) -> OffsetRange:
         return OffsetRange(0, len(self._records(stream)))
@@ -159,7 +160,7 @@ class FakeConsoleLog:
             raise RefusedError("UNKNOWN_STREAM", f"there is no stream {name}")
         self.modes.append((name, paused, read_only))
         options = found[0].options | {"paused": bool(paused), "held": held}
-        self.infos[self.infos.index(found[0])] = replace(found[0], options=options)
+        self.infos[self.infos.index(found[0])] = structs.replace(found[0], options=options)
         return found[0]
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.logd.client.models import OffsetRange
+from penstock.logd.client.results import OffsetRange
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.format.rows import slice_rows
 from tests.harness.checkers.stream import CompactedChecker, Deletes, StreamChecker

@@ -5,10 +5,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -53,7 +53,7 @@ def read_cluster(servers: str) -> dict[str, Any] | None:
     ]
     return {
         "controller": info.controller,
-        "nodes": [asdict(node) for node in info.nodes],
+        "nodes": [to_builtins(node) for node in info.nodes],
         "partitions": partitions,
     }
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final, Self
 
+from typing_extensions import override
+
 
 class LogdError(Exception):
     """Root of everything logd and its client raise."""
@@ -96,7 +98,12 @@ class HaltCause(StrEnum):
         """
         if word is None:
             return cls.DATA_LOST if reason.startswith(DATA_LOST) else cls.UNKNOWN
-        return next((cause for cause in cls if cause == word), cls.UNKNOWN)
+        return cls(word)
+
+    @classmethod
+    @override
+    def _missing_(cls, value: object) -> Self:
+        return cls.UNKNOWN
 
 
 DATA_LOST: Final = "data lost"

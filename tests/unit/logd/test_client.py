@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from typing_extensions import override
 
 from penstock.logd.api.operations import Fetch
@@ -92,7 +92,8 @@ def test_an_answer_ends_before_a_frame_that_rotted_and_says_so_where_it_is_the_f
     payload = bytearray(b"".join(encode_header(it) + bytes(body) for it, body in frames))
     payload[-1] ^= 1
     call = calls.fetch(Fetch(stream="logs", offset=0, partition=0, bytes_max=1), where="x:1")
-    header = {"start_offset": 0, "high_watermark": 5, "next_offset": 6, "epoch": 1} | LIFE
+    header = LIFE | {"stream": "logs", "partition": 0, "start_offset": 0, "high_watermark": 5}
+    header |= {"end_offset": 6, "next_offset": 6, "epoch": 1, "log_epoch": 1}
     answer = call.read(header, memoryview(payload))
     assert [it.base_offset for it, _ in answer.frames] == [0]
     assert answer.next_offset == 2, "asked for from there, the damage is told"

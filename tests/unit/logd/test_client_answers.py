@@ -1,12 +1,14 @@
 """Streams of a cluster as a client shows them: put together from what several nodes say."""
 
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from penstock.logd.client import PartitionInfo, StreamInfo
-from penstock.logd.client.models import Described, cluster_info, leaders_elsewhere, merge
+from penstock.logd.api.models import ClusterInfo, StreamList
+from penstock.logd.client import PartitionInfo, StreamInfo, calls
+from penstock.logd.client.results import leaders_elsewhere, merge
 from penstock.logd.errors import HaltCause
 
 
@@ -21,19 +23,28 @@ def stream(*parts: PartitionInfo) -> StreamInfo:
 
 
 def test_a_partition_stands_where_its_leader_says() -> None:
-    here = Described("a", [stream(part("b", start_offset=0, high_watermark=3))])
+    here = StreamList("a", [stream(part("b", start_offset=0, high_watermark=3))])
     assert leaders_elsewhere(here) == ["b"]
-    assert leaders_elsewhere(Described("b", here.streams)) == []
-    there = Described("b", [stream(part("b", start_offset=2, high_watermark=7))])
+    assert leaders_elsewhere(StreamList("b", here.streams)) == []
+    there = StreamList("b", [stream(part("b", start_offset=2, high_watermark=7))])
     (merged,) = merge(here, [there])
     assert (merged.partitions[0].start_offset, merged.partitions[0].high_watermark) == (2, 7)
     failed = replace(there.streams[0], problem="disk full")
     (merged,) = merge(
-        Described("a", [replace(here.streams[0], problem="x")]), [Described("b", [failed])]
+        StreamList("a", [replace(here.streams[0], problem="x")]), [StreamList("b", [failed])]
     )
     assert merged.problem == "x; b: disk full"
-    (merged,) = merge(Described("c", [stream(part("b"))]), [])
+    (merged,) = merge(StreamList("c", [stream(part("b"))]), [])
     assert not merged.partitions[0].is_known
+
+
+def test_what_a_node_of_an_earlier_release_does_not_know_of_a_partition_is_not_known() -> None:
+    unknown = dict.fromkeys(("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes"))
+    described = {"name": "s", "subject": "t", "incarnation": "i", "options": {}}
+    header = {"node": "a", "streams": [described | {"partitions": [{"partition": 0} | unknown]}]}
+    (found,) = calls.describe().answer(header, memoryview(b""), "a:1").streams
+    assert not found.partitions[0].is_known
+    assert found.partitions[0].damaged_offsets == -1
 
 
 @pytest.mark.parametrize(
@@ -44,7 +55,8 @@ def test_a_partition_stands_where_its_leader_says() -> None:
         ({"problem": "data lost: x", "problem_cause": "STORAGE_FAILED"},
          HaltCause.STORAGE_FAILED, "halted"),
         ({"problem": "x", "problem_cause": "LATER"}, HaltCause.UNKNOWN, "halted"),
-        # Releases before had the reason alone.
+        ({"of_a_later_logd": 1}, None, "active"),
+        # 0.1.0 had the reason alone.
         ({}, None, "active"),
         ({"problem": ""}, None, "active"),
         ({"problem": "data lost: its disk lacks 3"}, HaltCause.DATA_LOST, "refused: data lost"),
@@ -55,5 +67,6 @@ def test_why_a_node_takes_no_part_is_a_code_and_no_sentence(
     told: dict[str, Any], cause: HaltCause | None, standing: str
 ) -> None:
     document = {"node": "a", "fetch": "a:1", "admin": "", "state": "active"} | told
-    (node,) = cluster_info({"cluster": "c", "node": "a", "nodes": [document]}).nodes
-    assert (node.problem_cause, node.standing) == (cause, standing)
+    answer = {"id": 1, "cluster": "c", "controller": None, "node": "a", "nodes": [document]}
+    (node,) = msgspec.convert(answer, ClusterInfo).nodes
+    assert (node.cause, node.standing) == (cause, standing)

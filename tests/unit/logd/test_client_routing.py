@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.logd.api.models import StreamList
 from penstock.logd.api.operations import Fetch
 from penstock.logd.client import ClusterInfo, NodeInfo, PartitionInfo, Prefer, StreamInfo, calls
 from penstock.logd.client.calls import Call
-from penstock.logd.client.models import Described
 from penstock.logd.client.routing import REPLICA_S, CallAttempt, MetadataCache, NextAction
 from penstock.logd.errors import RefusedError, UnavailableError, UnsettledError
 
@@ -95,7 +95,7 @@ class World:
             case "streams" if "streams" in self.refuse:
                 raise self.refuse["streams"]
             case "streams":
-                return Described(name, [stream(part(self.believed, self.isr))])
+                return StreamList(name, [stream(part(self.believed, self.isr))])
             case "fetch" | "get_cursor" | "delete_cursor" if name in self.refuse:
                 raise self.refuse[name]
             case "fetch" | "get_cursor" | "delete_cursor" if not self._has(name, step):
@@ -108,7 +108,7 @@ class World:
 
     def _info(self, name: str) -> ClusterInfo:
         if not self.clustered:
-            return ClusterInfo(name=None, controller=name, node=name, nodes=())
+            return ClusterInfo(cluster=None, controller=name, node=name, nodes=())
         nodes = tuple(
             NodeInfo(
                 node=one, fetch=f"{one}:1", admin="", rack=self.racks.get(one, ""),
@@ -116,7 +116,7 @@ class World:
             )
             for one in NAMES
         )  # fmt: skip
-        return ClusterInfo(name="demo", controller=self.believed, node=name, nodes=nodes)
+        return ClusterInfo(cluster="demo", controller=self.believed, node=name, nodes=nodes)
 
 
 def part(leader: str | None, isr: tuple[str, ...]) -> PartitionInfo:
@@ -354,7 +354,7 @@ def test_a_replica_is_kept_while_it_is_in_sync(seed: int) -> None:
 def test_a_node_is_reached_where_it_was_reached_before() -> None:
     found = router("10.0.0.1:1")
     nodes = tuple(NodeInfo(node=name, fetch=f"{name}:1", admin="") for name in NAMES)
-    info = ClusterInfo(name="demo", controller="a", node="a", nodes=nodes)
+    info = ClusterInfo(cluster="demo", controller="a", node="a", nodes=nodes)
     found.take_cluster(info, "10.0.0.1:1")
     addresses = [
         found.step(calls.describe(node=name), replica=False, pause_s=0).address for name in NAMES

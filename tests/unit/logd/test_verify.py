@@ -1,14 +1,14 @@
 """What replicas hold, as checksums, and what a comparison of them finds."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from penstock.logd.api.models import HeldRange
 from penstock.logd.api.verification import read_range
-from penstock.logd.client.models import HeldRange
+from penstock.logd.client.results import HeldRecords
 from penstock.logd.client.verify import Comparison, Difference, Kind
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.format.record_checksums import (
@@ -53,19 +53,22 @@ def test_records_have_checksums_of_their_own() -> None:
         decode_checksums(encoded[:-1])
 
 
-def held(checksums: Sequence[RecordChecksum], **options: tuple[tuple[int, int], ...]) -> HeldRange:
-    return HeldRange(
+def held(
+    checksums: Sequence[RecordChecksum], **options: tuple[tuple[int, int], ...]
+) -> HeldRecords:
+    found = HeldRange(
+        incarnation="i",
         start_offset=0,
         high_watermark=99,
         first=0,
         next_offset=100,
         records=len(checksums),
-        size_bytes=0,
+        bytes=0,
         checksum=str(checksums),
         damaged=options.get("damaged", ()),
         missing=options.get("missing", ()),
-        checksums=list(checksums),
     )
+    return HeldRecords(found, list(checksums))
 
 
 def at(offset: int, content: str = "", key: str | None = None) -> RecordChecksum:
@@ -73,7 +76,7 @@ def at(offset: int, content: str = "", key: str | None = None) -> RecordChecksum
     return RecordChecksum(offset, named, content.encode(), tombstone=content == "gone")
 
 
-def compare(*chunks: dict[str, HeldRange]) -> list[Difference]:
+def compare(*chunks: dict[str, HeldRecords]) -> list[Difference]:
     found = Comparison(NODES)
     for chunk in chunks:
         if found.take(chunk) or found.waits:
@@ -93,7 +96,7 @@ def test_most_nodes_are_right_and_on_equal_votes_the_leader_is() -> None:
 
 def test_what_is_damaged_or_has_no_frame_is_told_once() -> None:
     sound = held([at(0), at(1), at(2)])
-    hurt = replace(held([at(0)]), damaged=((1, 2),), missing=((2, 3),))
+    hurt = held([at(0)], damaged=((1, 2),), missing=((2, 3),))
     assert compare({"a": sound, "b": hurt}) == [
         Difference(1, 2, Kind.DAMAGED, ("b",)),
         Difference(2, 3, Kind.MISSING, ("b",)),

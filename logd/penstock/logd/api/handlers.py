@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from penstock.logd.api import operations
 from penstock.logd.api.operations import OPERATIONS, Document, Request, Responder
 from penstock.logd.api.reading import FetchReading, partition_standing
@@ -16,7 +18,7 @@ from penstock.logd.api.verification import Verification
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.engine import ClusterAccess, ClusterGroups
 from penstock.logd.cluster.streams import ClusterStreams
-from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
+from penstock.logd.controller.group_messages import MemberBeat
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
 from penstock.logd.limits import ACL_RULES_PER_ANSWER_MAX
@@ -294,7 +296,9 @@ class Handlers:
                 for number in held.partitions
             ),
         )
-        return {"answer": _beat_answer(await self._groups.beat(beat))}
+        answer = await self._groups.beat(beat)
+        granted = [asdict(one.partition) | {"epoch": one.epoch} for one in answer.granted]
+        return {"answer": asdict(answer) | {"granted": granted}}
 
     @_handles(operations.GroupLeave)
     async def _leave(self, request: operations.GroupLeave, _: ResponseSlot) -> Document:
@@ -330,15 +334,7 @@ class Handlers:
 
     @_handles(operations.PutAcls)
     async def _put_acls(self, request: operations.PutAcls, _: ResponseSlot) -> Document:
-        rules = tuple(
-            AclRule(
-                principal=rule.principal,
-                effect=rule.effect,
-                action=rule.action,
-                resource=rule.resource,
-            )
-            for rule in request.rules
-        )
+        rules = tuple(request.rules)
         answer = await self._change(PutAcl(rules=rules, based_on=request.based_on))
         return answer | {"rules": [_rule(rule) for rule in rules]}
 
@@ -355,13 +351,13 @@ class Handlers:
             groups = frozenset(request.groups)
             acl = self._authorizer.acl
             decision = acl.decide(request.principal, groups, request.action, target)
-        return _verdict(decision) | {"enabled": self._authorizer.enabled}
+        return self._verdict(request.principal or "", decision)
 
     @_handles(operations.WhoCan)
     async def _who_can(self, request: operations.WhoCan, _: ResponseSlot) -> Document:
         target = self._authorizer.resource(request.resource)
         found = self._authorizer.acl.who_can(request.action, target)
-        principals = [{"principal": one} | _verdict(decision) for one, decision in found]
+        principals = [self._verdict(one, decision) for one, decision in found]
         return {"enabled": self._authorizer.enabled, "principals": principals}
 
     @_handles(operations.Quotas)
@@ -372,14 +368,7 @@ class Handlers:
 
     @_handles(operations.PutQuota)
     async def _put_quota(self, request: operations.PutQuota, _: ResponseSlot) -> Document:
-        wanted = request.quota
-        quota = Quota(
-            principal=wanted.principal,
-            bytes_in_per_s=wanted.bytes_in_per_s,
-            bytes_out_per_s=wanted.bytes_out_per_s,
-            requests_per_s=wanted.requests_per_s,
-            streams=wanted.streams,
-        )
+        quota = msgspec.convert(request.quota, Quota, from_attributes=True)
         return await self._change(PutQuota(quota=quota, based_on=request.based_on))
 
     @_handles(operations.DeleteQuota)
@@ -387,6 +376,16 @@ class Handlers:
         return await self._change(
             DeleteQuota(principal=request.principal, based_on=request.based_on)
         )
+
+    def _verdict(self, principal: str, decision: Decision) -> Document:
+        deciding = None if decision.granted else decision.rule
+        return {
+            "principal": principal,
+            "allowed": decision.allowed,
+            "reason": decision.reason,
+            "rule": None if deciding is None else _rule(deciding),
+            "enabled": self._authorizer.enabled,
+        }
 
     async def _change(self, command: AccessCommand) -> Document:
         changed = await self._access.change(command)
@@ -410,19 +409,5 @@ def _after(key: list[str | int] | None) -> CursorKey | None:
             raise RefusedError("BAD_REQUEST", "after: [consumer, stream, partition]", key="after")
 
 
-def _beat_answer(answer: MemberAnswer) -> Document:
-    granted = [asdict(one.partition) | {"epoch": one.epoch} for one in answer.granted]
-    return asdict(answer) | {"granted": granted}
-
-
 def _rule(rule: AclRule) -> Document:
     return {"id": rule.id} | asdict(rule)
-
-
-def _verdict(decision: Decision) -> Document:
-    kept = None if decision.granted else decision.rule
-    return {
-        "allowed": decision.allowed,
-        "reason": decision.reason,
-        "rule": None if kept is None else _rule(kept),
-    }

@@ -11,12 +11,13 @@ Clients and executors of Spark import this module: it needs nothing of a daemon'
 import re
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum, StrEnum
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 from typing_extensions import override
 
+from penstock.logd.api import models
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import (
     ACL_RULES_PER_REQUEST_MAX,
@@ -28,7 +29,7 @@ from penstock.logd.limits import (
     VERIFY_BYTES_MAX,
 )
 from penstock.logd.metadata.cursors import CursorKey
-from penstock.logd.security.acl import Action, Effect
+from penstock.logd.security.acl import AclRule, Action
 
 Document: TypeAlias = dict[str, Any]
 """A JSON object: a request or an answer's header."""
@@ -122,7 +123,7 @@ class Operation:
 
     Attributes:
         request: The model of requests.
-        answer: The model of answers' headers.
+        answer: The model of answers' headers, one of `penstock.logd.api.models`; None: no answer.
         meaning: One sentence, for the reference.
         right: The right that the caller needs.
         responder: The node that answers.
@@ -135,7 +136,7 @@ class Operation:
     """
 
     request: type[Request]
-    answer: Any
+    answer: type[Any] | None
     meaning: str
     _: KW_ONLY
     right: Right
@@ -429,19 +430,10 @@ class _AccessChange(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class RuleItem(_Part, frozen=True, kw_only=True):
-    """A rule to be added."""
-
-    effect: Effect
-    principal: str
-    action: Action
-    resource: str
-
-
 class PutAcls(_AccessChange, frozen=True, kw_only=True, tag="put_acls"):
     """New rules."""
 
-    rules: Annotated[list[RuleItem], Meta(min_length=1, max_length=ACL_RULES_PER_REQUEST_MAX)]
+    rules: Annotated[list[AclRule], Meta(min_length=1, max_length=ACL_RULES_PER_REQUEST_MAX)]
 
 
 class DeleteAcls(_AccessChange, frozen=True, kw_only=True, tag="delete_acls"):
@@ -509,375 +501,6 @@ class Authenticate(Request, frozen=True, kw_only=True, tag="authenticate"):
     token: Annotated[str, Meta(description="a JSON Web Token or an API key")]
 
 
-# Answers, as headers of responses; a response has `id`, too.
-
-
-class Nothing(TypedDict):
-    """An answer without anything in it."""
-
-
-class Standing(TypedDict):
-    """Offsets of a partition for its readers."""
-
-    stream: str
-    partition: int
-    incarnation: str
-    start_offset: Annotated[int, Meta(description="of the first record that can be read")]
-    high_watermark: Annotated[int, Meta(description="of the last one; -1: none")]
-    end_offset: Annotated[int, Meta(description="of the next record that is written")]
-    epoch: Annotated[int, Meta(description="of the leader")]
-
-
-class Fetched(Standing):
-    """Offsets after a fetch."""
-
-    next_offset: Annotated[int, Meta(description="where to go on")]
-    log_epoch: Annotated[int, Meta(description="the last one in the log that was read")]
-
-
-class FoundOffset(Standing):
-    """The offset that was asked for."""
-
-    offset: int
-
-
-class PartitionDocument(TypedDict):
-    """A partition; where it stands is null at a node without a replica."""
-
-    partition: int
-    start_offset: int | None
-    high_watermark: int | None
-    end_offset: int | None
-    epoch: int | None
-    size_bytes: int | None
-    damaged_offsets: int | None
-    leader: str | None
-    leader_epoch: int
-    replicas: list[str]
-    isr: list[str]
-    observers: list[str]
-    target: list[str] | None
-    unclean_elections: int
-
-
-class StreamDocument(TypedDict):
-    """A stream."""
-
-    name: str
-    subject: str
-    incarnation: str
-    partitions: list[PartitionDocument]
-    options: Document
-    problem: str
-
-
-class StreamList(TypedDict):
-    """Streams as one node sees them."""
-
-    node: Annotated[str, Meta(description="that answers")]
-    streams: list[StreamDocument]
-
-
-class StreamNames(TypedDict):
-    """Names of streams."""
-
-    streams: list[str]
-
-
-class OneStream(TypedDict):
-    """A stream as it is now."""
-
-    stream: StreamDocument
-
-
-class CreatedStream(OneStream):
-    """A stream that is new, or was there."""
-
-    created: bool
-
-
-class StartOffset(TypedDict):
-    """The first offset that readers have left."""
-
-    start_offset: int
-
-
-class NextOffset(TypedDict):
-    """Progress of a restore."""
-
-    next_offset: Annotated[int, Meta(description="of the frame that is wanted next")]
-
-
-class HeldRange(TypedDict):
-    """A node's records in a range of offsets."""
-
-    incarnation: str
-    start_offset: int
-    high_watermark: int
-    first: Annotated[int, Meta(description="where the range begins that was read")]
-    next_offset: Annotated[int, Meta(description="where it ends")]
-    records: int
-    bytes: Annotated[int, Meta(description="of the frames that were read")]
-    checksum: Annotated[str, Meta(description="of offsets and records; empty: of none")]
-    damaged: Annotated[list[list[int]], Meta(description="ranges of offsets: first, upto")]
-    missing: Annotated[list[list[int]], Meta(description="ranges that no frame stands for")]
-
-
-class CursorDocument(TypedDict):
-    """A committed cursor."""
-
-    consumer: str
-    stream: str
-    partition: int
-    offset: Annotated[int, Meta(description="of the next record that is wanted")]
-    incarnation: str
-    current: Annotated[bool, Meta(description="the stream of the commit still exists")]
-    epoch: int
-
-
-class CursorList(TypedDict):
-    """Cursors."""
-
-    cursors: list[CursorDocument]
-
-
-class CursorPage(CursorList):
-    """Some cursors of many."""
-
-    more: bool
-
-
-class Deleted(TypedDict):
-    """Result of a deletion: whether the object existed."""
-
-    deleted: bool
-
-
-class NodeDocument(TypedDict):
-    """A node."""
-
-    node: str
-    fetch: str
-    admin: str
-    grpc: str
-    rack: str
-    state: Literal["active", "draining", "removed"]
-    live: bool
-    problem: Annotated[str, Meta(description="why it takes no part though its process runs")]
-    problem_cause: Annotated[str | None, Meta(description="the code of that; null: it takes part")]
-
-
-class ClusterDocument(TypedDict):
-    """The nodes of a cluster."""
-
-    cluster: Annotated[str | None, Meta(description="its name; null: a node alone")]
-    controller: str | None
-    node: Annotated[str, Meta(description="that answers")]
-    nodes: list[NodeDocument]
-
-
-class ElectedLeader(TypedDict):
-    """Result of an election."""
-
-    leader: str
-    end_offset: Annotated[int | None, Meta(description="where its log ends; null: not known")]
-    known_end: Annotated[
-        int | None, Meta(description="where the logs in sync ended at their last heartbeat")
-    ]
-    unclean_elections: int
-
-
-class Moves(TypedDict):
-    """Number of moves that have begun."""
-
-    moves: int
-
-
-class Controller(TypedDict):
-    """Node that is the controller now."""
-
-    controller: str
-
-
-class GapDocument(TypedDict):
-    """A time in which messages were missed."""
-
-    streams: list[str]
-    stream_count: int
-    reason: str
-    detail: str
-    start: str
-    end: str | None
-    seconds: float
-    messages: int
-
-
-class DamagedRange(TypedDict):
-    """Offsets that cannot be read."""
-
-    stream: str
-    partition: int
-    first: int
-    upto: Annotated[int, Meta(description="exclusive")]
-
-
-class GapList(TypedDict):
-    """Gaps of a node's ingestion, and the damaged ranges of its logs."""
-
-    node: str
-    lasting: list[GapDocument]
-    ended: list[GapDocument]
-    damaged: list[DamagedRange]
-
-
-class Assignment(TypedDict):
-    """A partition that a member is to read."""
-
-    stream: str
-    incarnation: str
-    partition: int
-    epoch: int
-
-
-class BeatAnswer(TypedDict):
-    """Answer of the coordinator to a member's heartbeat."""
-
-    group: str
-    member: str
-    sequence: int
-    epoch: int
-    granted: list[Assignment]
-    error: Literal["", "FENCED", "REFUSED"]
-    message: str
-
-
-class Beat(TypedDict):
-    """An answer to a heartbeat."""
-
-    answer: BeatAnswer
-
-
-class MemberDocument(TypedDict):
-    """A member of a group."""
-
-    member: str
-    streams: list[str]
-    session_ms: int
-
-
-class ShareDocument(TypedDict):
-    """A partition's reader within a group."""
-
-    stream: str
-    incarnation: str
-    partition: int
-    member: Annotated[str | None, Meta(description="who may be reading it")]
-    wanted: Annotated[str, Meta(description="who is to read it")]
-    epoch: int
-
-
-class GroupDocument(TypedDict):
-    """A consumer group."""
-
-    group: str
-    epoch: int
-    members: list[MemberDocument]
-    partitions: list[ShareDocument]
-
-
-class GroupList(TypedDict):
-    """Consumer groups."""
-
-    groups: list[GroupDocument]
-
-
-class RuleDocument(TypedDict):
-    """A rule."""
-
-    id: str
-    effect: str
-    principal: str
-    action: str
-    resource: str
-
-
-class RulePage(TypedDict):
-    """Some rules of many."""
-
-    version: int
-    enabled: bool
-    superusers: list[str]
-    grants: Annotated[list[str], Meta(description="rules of the configuration, as texts")]
-    rules: list[RuleDocument]
-    more: bool
-
-
-class Changed(TypedDict):
-    """Result of a change of rules or quotas, and their version since."""
-
-    changed: bool
-    version: int
-
-
-class AddedRules(Changed):
-    """Rules with their ids."""
-
-    rules: list[RuleDocument]
-
-
-class Verdict(TypedDict):
-    """Decision of the rules."""
-
-    allowed: bool
-    reason: str
-    rule: RuleDocument | None
-
-
-class OwnVerdict(Verdict):
-    """Decision of the rules, and whether they are in force."""
-
-    enabled: bool
-
-
-class PrincipalVerdict(Verdict):
-    """Decision of the rules on a principal."""
-
-    principal: str
-
-
-class Verdicts(TypedDict):
-    """Decisions of the rules on every principal that they name."""
-
-    enabled: bool
-    principals: list[PrincipalVerdict]
-
-
-class QuotaDocument(TypedDict):
-    """A quota."""
-
-    principal: str
-    bytes_in_per_s: int | None
-    bytes_out_per_s: int | None
-    requests_per_s: int | None
-    streams: int | None
-
-
-class QuotaList(TypedDict):
-    """Quotas."""
-
-    version: int
-    quotas: list[QuotaDocument]
-
-
-class Identified(TypedDict):
-    """Identity of a connection."""
-
-    principal: str
-    method: str
-    groups: list[str]
-    expires_ns: NotRequired[Annotated[int | None, Meta(description="Unix; null: never")]]
-
-
 # The table.
 
 _CHANGE_S: Final = 20.0
@@ -894,7 +517,7 @@ def _stream(action: Action) -> Right:
 _TABLE: Final = (
     Operation(
         Fetch,
-        Fetched,
+        models.FetchedRange,
         "Reads whole frames from an offset on.",
         right=Right(Action.READ, On.SUBJECT),
         responder=Responder.COPY,
@@ -902,14 +525,14 @@ _TABLE: Final = (
     ),
     Operation(
         Offsets,
-        FoundOffset,
+        models.FoundOffset,
         "Finds the first offset, the end, or the first record at or after a time.",
         right=_stream(Action.READ),
         responder=Responder.LEADER,
     ),
     Operation(
         Streams,
-        StreamList,
+        models.StreamList,
         "Describes one stream, or all.",
         right=Right(None, On.VISIBLE_STREAM),
         responder=Responder.ANY,
@@ -917,7 +540,7 @@ _TABLE: Final = (
     ),
     Operation(
         Match,
-        StreamNames,
+        models.StreamNames,
         "Names the streams that store what is published on a subject.",
         right=_EVERYBODY,
         responder=Responder.ANY,
@@ -925,7 +548,7 @@ _TABLE: Final = (
     ),
     Operation(
         CreateStream,
-        CreatedStream,
+        models.CreatedStream,
         "Creates a stream, or finds it as asked for.",
         right=Right(Action.CREATE, On.NEW_STREAM),
         responder=Responder.CONTROLLER,
@@ -934,7 +557,7 @@ _TABLE: Final = (
     ),
     Operation(
         DeleteStream,
-        Nothing,
+        models.Nothing,
         "Deletes a stream with its data and its cursors.",
         right=_stream(Action.DELETE),
         responder=Responder.ANY,
@@ -944,7 +567,7 @@ _TABLE: Final = (
     ),
     Operation(
         OpenStream,
-        OneStream,
+        models.OneStream,
         "Opens what this node has of a stream that failed, or could not be opened.",
         right=_stream(Action.ALTER),
         responder=Responder.NODE,
@@ -953,7 +576,7 @@ _TABLE: Final = (
     ),
     Operation(
         AlterStream,
-        OneStream,
+        models.OneStream,
         "Changes options of a stream.",
         right=_stream(Action.ALTER),
         responder=Responder.ANY,
@@ -962,7 +585,7 @@ _TABLE: Final = (
     ),
     Operation(
         SetMode,
-        OneStream,
+        models.OneStream,
         "Pauses or resumes a stream, makes it read-only or writable.",
         right=_stream(Action.ALTER),
         responder=Responder.ANY,
@@ -971,7 +594,7 @@ _TABLE: Final = (
     ),
     Operation(
         Purge,
-        StartOffset,
+        models.StartOffset,
         "Takes what is below an offset from readers, and deletes it.",
         right=_stream(Action.DELETE),
         responder=Responder.LEADER,
@@ -980,7 +603,7 @@ _TABLE: Final = (
     ),
     Operation(
         Restore,
-        NextOffset,
+        models.NextOffset,
         "Stores a frame of a backup.",
         right=_stream(Action.ADMIN),
         responder=Responder.LEADER,
@@ -989,28 +612,28 @@ _TABLE: Final = (
     ),
     Operation(
         Verify,
-        HeldRange,
+        models.HeldRange,
         "Reads every frame of a range of offsets; says by checksums what the node holds of it.",
         right=_stream(Action.ADMIN),
         responder=Responder.NODE,
     ),
     Operation(
         SetCursor,
-        CursorList,
+        models.CursorList,
         "Commits cursors, all of them or none, durably.",
         right=Right(Action.CURSOR, On.CURSORS),
         responder=Responder.CURSORS,
     ),
     Operation(
         GetCursor,
-        CursorList,
+        models.CursorList,
         "Finds a cursor: one, or none.",
         right=_stream(Action.CURSOR),
         responder=Responder.CURSORS,
     ),
     Operation(
         ListCursors,
-        CursorPage,
+        models.CursorPage,
         "Lists cursors in order, of one consumer or stream if named.",
         right=Right(Action.CURSOR, On.NAMED_STREAM),
         responder=Responder.CURSORS,
@@ -1018,7 +641,7 @@ _TABLE: Final = (
     ),
     Operation(
         DeleteCursor,
-        Deleted,
+        models.Deleted,
         "Deletes a cursor, durably.",
         right=_stream(Action.CURSOR),
         responder=Responder.CURSORS,
@@ -1027,7 +650,7 @@ _TABLE: Final = (
     ),
     Operation(
         Cluster,
-        ClusterDocument,
+        models.ClusterInfo,
         "Names the nodes; addresses of admin endpoints and racks are for administrators.",
         right=_EVERYBODY,
         responder=Responder.ANY,
@@ -1035,7 +658,7 @@ _TABLE: Final = (
     ),
     Operation(
         Drain,
-        Nothing,
+        models.Nothing,
         "Begins to move everything off a node, or ends that.",
         right=_ADMIN,
         responder=Responder.ANY,
@@ -1044,7 +667,7 @@ _TABLE: Final = (
     ),
     Operation(
         RemoveNode,
-        Nothing,
+        models.Nothing,
         "Ends a node's membership.",
         right=_ADMIN,
         responder=Responder.ANY,
@@ -1053,7 +676,7 @@ _TABLE: Final = (
     ),
     Operation(
         Move,
-        Nothing,
+        models.Nothing,
         "Begins to move a partition to other nodes, or gives up its move.",
         right=_stream(Action.ADMIN),
         responder=Responder.ANY,
@@ -1062,7 +685,7 @@ _TABLE: Final = (
     ),
     Operation(
         Observe,
-        Nothing,
+        models.Nothing,
         "Has just these nodes hold a copy of a partition that never counts.",
         right=_stream(Action.ADMIN),
         responder=Responder.ANY,
@@ -1071,7 +694,7 @@ _TABLE: Final = (
     ),
     Operation(
         Elect,
-        ElectedLeader,
+        models.Elected,
         "Has the best replica lead that is there, though it lacks acked records.",
         right=_stream(Action.ADMIN),
         responder=Responder.CONTROLLER,
@@ -1081,7 +704,7 @@ _TABLE: Final = (
     ),
     Operation(
         Rebalance,
-        Moves,
+        models.Moves,
         "Spreads replicas and leaderships evenly.",
         right=_ADMIN,
         responder=Responder.CONTROLLER,
@@ -1091,7 +714,7 @@ _TABLE: Final = (
     ),
     Operation(
         StepDown,
-        Controller,
+        models.Controller,
         "Has another node be the controller.",
         right=_ADMIN,
         responder=Responder.CONTROLLER,
@@ -1100,7 +723,7 @@ _TABLE: Final = (
     ),
     Operation(
         Gaps,
-        GapList,
+        models.GapList,
         "Lists the messages that a node missed, and the damaged ranges of its logs.",
         right=_EVERYBODY,
         responder=Responder.NODE,
@@ -1108,21 +731,21 @@ _TABLE: Final = (
     ),
     Operation(
         GroupBeat,
-        Beat,
+        models.HeartbeatAnswer,
         "Tells the coordinator that a member is there.",
         right=Right(Action.CURSOR, On.JOINED_GROUP),
         responder=Responder.CONTROLLER,
     ),
     Operation(
         GroupLeave,
-        Nothing,
+        models.Nothing,
         "Tells the coordinator that a member leaves.",
         right=Right(Action.CURSOR, On.GROUP),
         responder=Responder.CONTROLLER,
     ),
     Operation(
         Groups,
-        GroupList,
+        models.GroupList,
         "Describes one consumer group, or all.",
         right=Right(None, On.VISIBLE_GROUP),
         responder=Responder.ANY,
@@ -1130,14 +753,14 @@ _TABLE: Final = (
     ),
     Operation(
         ListAcls,
-        RulePage,
+        models.RulePage,
         "Lists rules in their order.",
         right=_ADMIN,
         responder=Responder.ANY,
     ),
     Operation(
         PutAcls,
-        AddedRules,
+        models.AddedRules,
         "Adds rules.",
         right=_ADMIN,
         responder=Responder.ANY,
@@ -1146,7 +769,7 @@ _TABLE: Final = (
     ),
     Operation(
         DeleteAcls,
-        Changed,
+        models.Changed,
         "Removes rules.",
         right=_ADMIN,
         responder=Responder.ANY,
@@ -1155,28 +778,28 @@ _TABLE: Final = (
     ),
     Operation(
         TestAcl,
-        OwnVerdict,
+        models.Verdict,
         "Says what the rules say of a principal, or of the caller.",
         right=Right(Action.ADMIN, On.CLUSTER_FOR_OTHERS),
         responder=Responder.ANY,
     ),
     Operation(
         WhoCan,
-        Verdicts,
+        models.Verdicts,
         "Says what the rules say of everybody they name.",
         right=_ADMIN,
         responder=Responder.ANY,
     ),
     Operation(
         Quotas,
-        QuotaList,
+        models.QuotaList,
         "Lists the quotas.",
         right=_ADMIN,
         responder=Responder.ANY,
     ),
     Operation(
         PutQuota,
-        Changed,
+        models.Changed,
         "Sets a quota.",
         right=_ADMIN,
         responder=Responder.ANY,
@@ -1185,7 +808,7 @@ _TABLE: Final = (
     ),
     Operation(
         DeleteQuota,
-        Changed,
+        models.Changed,
         "Removes a quota.",
         right=_ADMIN,
         responder=Responder.ANY,
@@ -1201,7 +824,7 @@ _TABLE: Final = (
     ),
     Operation(
         Authenticate,
-        Identified,
+        models.Identity,
         "Says whose the connection is from now on.",
         right=_EVERYBODY,
         responder=Responder.CONNECTION,

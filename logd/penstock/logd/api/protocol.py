@@ -39,7 +39,7 @@ code of a refusal such as `WRONG_KEY`, or `UNAVAILABLE`. Each of its `partitions
 (null: none), `leader_epoch`, `replicas` (the first one leads if it can), `isr`, `observers`,
 `target` (the replicas that a move ends with; null: none is under way), `unclean_elections`, and
 where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch,
-size_bytes, damaged_offsets (known there), all null where that node has no replica. On a single node
+size_bytes, damaged_offsets (known there), all -1 where that node has no replica. On a single node
 all of these names are its own.
 
 Of a cluster's `nodes` each has `node`, `fetch` and `admin` (addresses), `rack`, `state` ("active",

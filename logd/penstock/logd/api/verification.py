@@ -21,7 +21,7 @@ from penstock.logd.storage import CommitLog
 
 
 @dataclass(slots=True)
-class HeldRange:
+class ReadRange:
     """A log's records in a range of offsets.
 
     Attributes:
@@ -85,7 +85,7 @@ def _verify(log: CommitLog, first: int, upto: int, request: Verify) -> tuple[Doc
     return found, encode_checksums(held.batches) if request.records else b""
 
 
-def read_range(log: CommitLog, first: int, upto: int, *, bytes_max: int) -> HeldRange:
+def read_range(log: CommitLog, first: int, upto: int, *, bytes_max: int) -> ReadRange:
     """Read what a log holds of [first, upto), up to about so many bytes, one frame at least.
 
     Where retention deletes the beginning meanwhile, the range begins where the log then does.
@@ -94,7 +94,7 @@ def read_range(log: CommitLog, first: int, upto: int, *, bytes_max: int) -> Held
         OSError: The disk failed.
     """
     while True:
-        held = HeldRange(first, first)
+        held = ReadRange(first, first)
         try:
             while held.next_offset < upto and held.size < bytes_max:
                 _read_on(log, held, upto, bytes_max)
@@ -105,7 +105,7 @@ def read_range(log: CommitLog, first: int, upto: int, *, bytes_max: int) -> Held
             return held
 
 
-def _read_on(log: CommitLog, held: HeldRange, upto: int, bytes_max: int) -> None:
+def _read_on(log: CommitLog, held: ReadRange, upto: int, bytes_max: int) -> None:
     """Read up to the next damage, or to the end."""
     position = held.next_offset
     try:

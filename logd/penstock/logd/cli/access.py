@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from penstock.base.clock import SystemClock
 from penstock.base.files import atomic_write
+from penstock.logd.api.models import RulePage, Verdict
 from penstock.logd.cli.output import echo_json, json_option, safe, table, tell
 from penstock.logd.cli.server import asking, server_option
 from penstock.logd.client import LogClient, calls
-from penstock.logd.client.calls import AclPage
 from penstock.logd.limits import ACL_RULES_PER_REQUEST_MAX
 from penstock.logd.security.acl import (
     EVERYBODY,
@@ -133,7 +134,7 @@ def judge(
     with asking(server) as log:
         verdict = log.ask(call)
     words = f"{'allowed' if verdict.allowed else 'denied'}: {verdict.reason}"
-    facts = asdict(verdict)
+    facts = _facts(verdict)
     if not verdict.enabled:
         words = f"allowed: authorization is off (auth.acl); the rules would say: {words}"
         facts |= {"allowed": True, "by_rules": verdict.allowed}
@@ -187,7 +188,7 @@ def who_can(action: str, resource: str, denied: bool, server: str, as_json: bool
     kept = [one for one in found if one.allowed or denied]
     if as_json:
         for one in kept:
-            echo_json(asdict(one))
+            echo_json(_facts(one))
         return
     rows = [
         (
@@ -254,14 +255,19 @@ def remove_quota(principal: str, as_json: bool, server: str) -> None:
     tell(f"quota of {principal} is removed", done, as_json=as_json)
 
 
-def _all(log: LogClient) -> tuple[AclPage, list[AclRule]]:
+def _facts(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as the commands print it: with the rule's id alone."""
+    return to_builtins(verdict) | {"rule": None if verdict.rule is None else verdict.rule.id}
+
+
+def _all(log: LogClient) -> tuple[RulePage, list[AclRule]]:
     """Every rule, as of one version."""
     page = log.ask(calls.acls())
     rules = list(page.rules)
     while page.more:
         page = log.ask(calls.acls(rules[-1].id))
         rules += page.rules
-    return page, rules
+    return page, [one.rule() for one in rules]
 
 
 def _actions(text: str) -> list[Action]:

@@ -408,7 +408,7 @@ def _refuse_absent(directory: Path) -> NoReturn:
 
 def _options(log: LogClient, manifest: Manifest, *, keep_retention: bool) -> dict[str, Any]:
     """Return the options of the restored stream: the old ones without those that lose records."""
-    alone = log.cluster().name is None
+    alone = log.cluster().cluster is None
     left_out = {*_MODES, *_GONE, "partitions"} | (set() if keep_retention else {*_LIMITS})
     left_out |= set(ReplicationSettings.model_fields) if alone else set()
     options = {key: value for key, value in manifest.options.items() if key not in left_out}

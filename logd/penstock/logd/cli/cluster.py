@@ -16,10 +16,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+from msgspec import to_builtins
 from typing_extensions import override
 
 from penstock.base.clock import Clock, SystemClock
@@ -416,7 +417,7 @@ def info(server: str, as_json: bool) -> None:
     for node in found.nodes:
         if node.problem and node.is_member:
             click.echo(f"node {node.node} is {node.standing}: {node.problem}", err=True)
-    if any(node.problem_cause is HaltCause.DATA_LOST for node in found.nodes):
+    if any(node.cause is HaltCause.DATA_LOST for node in found.nodes):
         click.echo(REJOIN, err=True)
     if found.controller is None:
         click.echo("no node is the controller at present: nothing can be changed", err=True)
@@ -527,7 +528,7 @@ def _missing(server: str) -> tuple[str, str] | None:
             found, streams = log.cluster(), log.streams(internal=True)
     except ServiceUnavailableError as error:
         return error.reason, error.fix or ""
-    if found.name is None:
+    if found.cluster is None:
         raise click.UsageError("this is a single node: there are no others to wait for")
     away = [node.node for node in found.nodes if node.is_member and not node.live]
     states = {
@@ -563,7 +564,7 @@ def _summary(info: ClusterInfo, streams: list[StreamInfo]) -> str:
     partitions = [part for stream in streams for part in stream.partitions]
     leaderless = sum(part.leader is None for part in partitions)
     behind = sum(len(part.isr) < len(part.replicas) for part in partitions)
-    name = "a single node" if info.name is None else f"cluster {info.name}"
+    name = "a single node" if info.cluster is None else f"cluster {info.cluster}"
     return (
         f"{name}; {live} of {len(members)} nodes live; {pluralize(len(partitions), 'partition')}, "
         f"{leaderless} without a leader, {behind} not fully in sync"
@@ -589,7 +590,7 @@ def _rows(info: ClusterInfo, streams: list[StreamInfo]) -> list[dict[str, Any]]:
     leads = Counter(part.leader for part in partitions)
     replicas = Counter(node for part in partitions for node in (*part.replicas, *part.observers))
     return [
-        asdict(node)
+        to_builtins(node)
         | {
             "standing": node.standing,
             "leads": leads[node.node],

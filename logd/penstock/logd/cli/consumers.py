@@ -1,9 +1,9 @@
 """`penstock logd cursors ...`: how far consumers have come, and to put that right."""
 
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import click
+from msgspec import to_builtins
 
 from penstock.logd.cli.output import echo_json, json_option, table, tell
 from penstock.logd.cli.server import asking, server_option, stream_argument
@@ -54,7 +54,7 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
         known = standings(log)
     if as_json:
         for cursor in found:
-            echo_json(asdict(cursor) | {"lag": _lag(cursor, known)})
+            echo_json(to_builtins(cursor) | {"lag": _lag(cursor, known)})
         return
     click.echo(
         table(
@@ -87,7 +87,7 @@ def set_cursor(
     with asking(server) as log:
         cursor = log.cursor(consumer, stream, partition).commit(offset, rewind=True)
     words = f"{consumer} reads {stream}/{partition} from {cursor.offset} on"
-    tell(words, asdict(cursor), as_json=as_json)
+    tell(words, to_builtins(cursor), as_json=as_json)
 
 
 @cursors.command(epilog="Example: penstock logd cursors delete billing logs")
@@ -155,7 +155,7 @@ def info(name: str, server: str, as_json: bool) -> None:
         group = log.group(name)
         partitions = _partitions(log, group, standings(log))
     if as_json:
-        echo_json(asdict(group) | {"partitions": partitions})
+        echo_json(to_builtins(group) | {"partitions": partitions})
         return
     members = [
         (one.member, f"{one.session_ms / 1000:g}", ", ".join(one.streams)) for one in group.members
@@ -188,7 +188,7 @@ def _partitions(
         place = (part.stream, part.incarnation, part.partition)
         offset, standing = offsets.get(place), known.get(place)
         lag = None if standing is None else standing.lag(offset)
-        rows.append(asdict(part) | {"offset": offset, "lag": lag})
+        rows.append(to_builtins(part) | {"offset": offset, "lag": lag})
     return rows
 
 

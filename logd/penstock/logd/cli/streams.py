@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
 import click
+from msgspec import to_builtins
 from typing_extensions import override
 
 from penstock.base.errors import DamagedDataError
@@ -299,7 +300,7 @@ def verify(
     with asking(server) as log:
         info = log.stream(name)
         numbers = partitions_of(log, name, partitions)
-        alone = log.cluster().name is None
+        alone = log.cluster().cluster is None
         chosen = [part for part in info.partitions if part.partition in numbers]
         total = sum(part.high_watermark + 1 - part.start_offset for part in chosen if part.is_known)
         with Progress(f"verifying {name}", total) as progress:
@@ -506,7 +507,8 @@ def elect(name: str, partition: int, lose_records: bool, as_json: bool, server: 
         lost = f"lost: at most {most}, from offset {found.end_offset} on"
     else:
         lost = "no record is lost that is known of"
-    done = {"stream": name, "partition": partition, "lost_max": found.lost_max} | asdict(found)
+    done = {"stream": name, "partition": partition, "lost_max": found.lost_max}
+    done |= to_builtins(found)
     tell(f"{where} is led by {found.leader}; {lost}", done, as_json=as_json)
 
 
@@ -540,7 +542,7 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
         found = log.streams(internal=internal)
     if as_json:
         for stream in found:
-            echo_json(asdict(stream))
+            echo_json(to_builtins(stream))
         return
     click.echo(table(_TITLES, [row for stream in found for row in _rows(stream)]))
     for stream in found:
@@ -576,7 +578,7 @@ def info(name: str, server: str, as_json: bool) -> None:
     with asking(server) as log:
         stream = log.stream(name)
     if as_json:
-        echo_json(asdict(stream), indent=True)
+        echo_json(to_builtins(stream), indent=True)
         return
     known: dict[str, Any] = {
         "name": stream.name,
@@ -589,7 +591,7 @@ def info(name: str, server: str, as_json: bool) -> None:
         known |= {f"{key}.{name}": limit for name, limit in inner} or {key: value}
     for partition in stream.partitions:
         place = f"{partition.partition}." if len(stream.partitions) > 1 else ""
-        for key, value in asdict(partition).items():
+        for key, value in to_builtins(partition).items():
             known[place + key] = ", ".join(value) or None if isinstance(value, tuple) else value
     click.echo(facts(known))
 
@@ -707,7 +709,7 @@ def _found(log: LogClient, wanted: str | None) -> tuple[_Rows, _Rows, list[str]]
     nodes: Sequence[str | None] = [node.node for node in info.nodes if node.is_member]
     if wanted is not None:
         nodes = [wanted]
-    elif info.name is None:
+    elif info.cluster is None:
         nodes = [None]
     ingest: _Rows = []
     damaged: _Rows = []
@@ -718,9 +720,11 @@ def _found(log: LogClient, wanted: str | None) -> tuple[_Rows, _Rows, list[str]]
         except UnavailableError as error:
             silent.append(safe(f"node {node} was not asked: {error}"))
             continue
-        of = {"node": answer["node"]}
-        ingest += [of | {"kind": "ingest"} | gap for gap in answer["ended"] + answer["lasting"]]
-        damaged += [of | {"kind": "damage"} | part for part in answer["damaged"]]
+        of = {"node": answer.node}
+        ingest += [
+            of | {"kind": "ingest"} | to_builtins(it) for it in answer.ended + answer.lasting
+        ]
+        damaged += [of | {"kind": "damage"} | to_builtins(part) for part in answer.damaged]
     return sorted(ingest, key=lambda gap: str(gap["start"])), damaged, silent
 
 

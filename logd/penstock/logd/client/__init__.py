@@ -53,6 +53,16 @@ from penstock.base.extras import require
 
 require("logd", "google_crc32c", "orjson", "pyarrow")
 
+from penstock.logd.api.models import (
+    ClusterInfo,
+    Cursor,
+    GroupInfo,
+    GroupMemberInfo,
+    GroupPartitionInfo,
+    NodeInfo,
+    PartitionInfo,
+    StreamInfo,
+)
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.async_client import AsyncCursorHandle, AsyncLogClient
 from penstock.logd.client.blocking_group import GroupConsumer, Positions
@@ -65,18 +75,7 @@ from penstock.logd.client.group_consumer import (
     GroupRecord,
     GroupRows,
 )
-from penstock.logd.client.models import (
-    ClusterInfo,
-    Cursor,
-    Fetched,
-    GroupInfo,
-    GroupMemberInfo,
-    GroupPartitionInfo,
-    NodeInfo,
-    OffsetRange,
-    PartitionInfo,
-    StreamInfo,
-)
+from penstock.logd.client.results import Fetched, OffsetRange
 from penstock.logd.client.routing import Prefer
 from penstock.logd.format.rows import Frame, batch_records, decoded_size, slice_rows, split_frames
 from penstock.logd.metadata.records import GroupPartition

@@ -8,11 +8,21 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from msgspec.structs import replace
+
 from penstock.base.clock import monotonic_ns
+from penstock.logd.api.models import (
+    ClusterInfo,
+    Cursor,
+    Elected,
+    GapList,
+    GroupInfo,
+    StreamInfo,
+    StreamList,
+)
 from penstock.logd.api.operations import Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
@@ -33,18 +43,7 @@ from penstock.logd.client.following import (
     whole,
 )
 from penstock.logd.client.group_consumer import AsyncGroupConsumer, AsyncPositions, GroupOptions
-from penstock.logd.client.models import (
-    ClusterInfo,
-    Cursor,
-    Described,
-    Elected,
-    Fetched,
-    GroupInfo,
-    OffsetRange,
-    StreamInfo,
-    leaders_elsewhere,
-    merge,
-)
+from penstock.logd.client.results import Fetched, OffsetRange, leaders_elsewhere, merge
 from penstock.logd.client.routing import MetadataCache, Prefer
 from penstock.logd.client.transport import OUTSTANDING_MAX, ConnectionPool
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
@@ -370,12 +369,8 @@ class AsyncLogClient:
         """
         return await self.ask(calls.step_down(target))
 
-    async def gaps(self, node: str | None = None) -> dict[str, Any]:
-        """Return a node's ingest gaps and the damaged ranges of its logs.
-
-        `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
-        `penstock.logd.api.protocol` has them.
-        """
+    async def gaps(self, node: str | None = None) -> GapList:
+        """Return a node's ingest gaps and the damaged ranges of its logs."""
         return await self.ask(calls.gaps(node))
 
     async def rebalance(self) -> int:
@@ -399,7 +394,7 @@ class AsyncLogClient:
     async def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
         """Streams, with where each partition stands at its leader."""
         described = await self.ask(calls.describe(name, internal=internal))
-        others: list[Described] = []
+        others: list[StreamList] = []
         for node in leaders_elsewhere(described):
             try:
                 call = calls.describe(name, internal=internal, node=node)

@@ -7,33 +7,36 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.logd.api import operations
-from penstock.logd.api.operations import Document, End, Request, Responder, operation_of
-from penstock.logd.client.access import cause_of_failure, in_words
-from penstock.logd.client.models import (
+import msgspec
+
+from penstock.logd.api import models, operations
+from penstock.logd.api.models import (
     ClusterInfo,
     Cursor,
-    Described,
     Elected,
-    Fetched,
+    GapList,
     GroupInfo,
-    HeldRange,
-    OffsetRange,
+    OneStream,
+    RulePage,
+    Standing,
     StreamInfo,
-    cluster_info,
-    group_info,
-    stream_info,
+    StreamList,
+    Verdict,
 )
+from penstock.logd.api.operations import Document, End, Request, Responder, operation_of
+from penstock.logd.client.access import cause_of_failure, in_words
+from penstock.logd.client.results import OFFSETS_HERE, Fetched, HeldRecords, OffsetRange
 from penstock.logd.controller.group_messages import Assignment, MemberAnswer, MemberBeat
 from penstock.logd.errors import CorruptError, NoAnswerError
 from penstock.logd.format.record_checksums import decode_checksums
 from penstock.logd.format.rows import sound_frames
 from penstock.logd.metadata.records import GroupPartition
-from penstock.logd.security.acl import AclRule, Action, Effect
+from penstock.logd.security.acl import AclRule, Action
 from penstock.logd.security.quotas import Quota
 
 Answer_co = TypeVar("Answer_co", covariant=True)
 Found = TypeVar("Found")
+Model = TypeVar("Model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Call(Generic[Answer_co]):
         """
         try:
             return self.read(header, payload)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             message = f"the answer to {self.request['api']} is not understood: {error!r}"
             raise CorruptError(message, where=where) from None
 
@@ -89,26 +92,29 @@ class Call(Generic[Answer_co]):
 _CURSORS: Final = ToPartition("__cursors", 0)
 
 
-def make(
+def make(  # noqa: PLR0913 - a call of many optional parts
     request: Request,
-    read: Callable[[Document, memoryview], Found],
+    answer: type[Model],
+    read: Callable[[Model, memoryview], Found],
     *,
     node: str | None = None,
     wait_s: float = 0.0,
     repeatable: bool = True,
     upload: bytes = b"",
 ) -> Call[Found]:
-    """A call of an operation, which goes to whom the operation's row names.
+    """A call of an operation, which goes to the node that the operation's row names.
 
     Args:
         request: Says which operation.
-        read: Makes the answer of the response's header and payload.
+        answer: The model of its answers, which the row names, too.
+        read: Makes the result of the answer and the payload.
         node: The node that has to answer, of an operation that any node can answer.
         wait_s: Seconds the server may take beyond what the row says.
         repeatable: Whether it may be repeated if the row says so.
         upload: Bytes that follow the request.
     """
     operation = operation_of(request)
+    assert operation.answer is answer, operation.name
     to: ToPartition | ToNode | None = None if node is None else ToNode(node)
     if operation.responder is Responder.CURSORS:
         to = _CURSORS
@@ -117,7 +123,7 @@ def make(
         to = ToPartition(request.stream, request.partition)
     return Call(
         request.document(),
-        read,
+        lambda header, payload: read(msgspec.convert(_known(header), answer), payload),
         wait_s=operation.wait_s + wait_s,
         repeatable=operation.repeatable and repeatable,
         to=to,
@@ -126,128 +132,146 @@ def make(
     )
 
 
-def _nothing(_: Document, __: memoryview) -> None:
-    """An answer that says only that it was done."""
+def _known(header: Document) -> Document:
+    """A header with -1 for what a node does not know of a partition: 0.1.0 says null."""
+    streams = header.get("streams", ()) if "stream" not in header else (header["stream"],)
+    for stream in streams:
+        if isinstance(stream, dict):
+            for part in stream["partitions"]:
+                part |= {name: -1 for name in OFFSETS_HERE if part.get(name) is None}
+    return header
 
 
-def _stream(header: Document, _: memoryview) -> StreamInfo:
-    return stream_info(header["stream"])
+def _whole(answer: Model, _: memoryview) -> Model:
+    return answer
+
+
+def _done(request: Request) -> Call[None]:
+    """A call whose answer says only that it was done."""
+    return make(request, models.Nothing, lambda *_: None)
+
+
+def _stream(request: Request) -> Call[StreamInfo]:
+    """A call whose answer is a stream."""
+    return make(request, OneStream, lambda answer, _: answer.stream)
 
 
 def describe(
     name: str | None = None, *, internal: bool = False, node: str | None = None
-) -> Call[Described]:
+) -> Call[StreamList]:
     """One stream, or all by name, as any node sees them, or as one does."""
 
-    def read(header: Document, _: memoryview) -> Described:
-        found = [stream_info(item) for item in header["streams"]]
-        if name is not None and len(found) != 1:
-            msg = f"{len(found)} streams are described, not {name!r}"
+    def read(found: StreamList, _: memoryview) -> StreamList:
+        if name is not None and len(found.streams) != 1:
+            msg = f"{len(found.streams)} streams are described, not {name!r}"
             raise ValueError(msg)
-        return Described(header.get("node", ""), found)
+        return found
 
-    return make(operations.Streams(stream=name, internal=internal), read, node=node)
+    return make(operations.Streams(stream=name, internal=internal), StreamList, read, node=node)
 
 
 def cluster() -> Call[ClusterInfo]:
     """Return the call for the nodes."""
-    return make(operations.Cluster(), lambda header, _: cluster_info(header))
+    return make(operations.Cluster(), ClusterInfo, _whole)
 
 
 def alter_stream(name: str, options: dict[str, Any]) -> Call[StreamInfo]:
     """Change options of a stream."""
-    return make(operations.AlterStream(stream=name, options=options), _stream)
+    return _stream(operations.AlterStream(stream=name, options=options))
 
 
 def set_mode(
     name: str, *, paused: bool | None, read_only: bool | None, held: bool = False
 ) -> Call[StreamInfo]:
     """Pause or resume a stream, make it read-only or writable."""
-    request = operations.SetMode(stream=name, paused=paused, read_only=read_only, held=held or None)
-    return make(request, _stream)
+    return _stream(
+        operations.SetMode(stream=name, paused=paused, read_only=read_only, held=held or None)
+    )
 
 
 def drain(node: str, *, undo: bool) -> Call[None]:
     """Begin to move everything off a node, or end that."""
-    return make(operations.Drain(node=node, undo=undo), _nothing)
+    return _done(operations.Drain(node=node, undo=undo))
 
 
 def remove_node(node: str) -> Call[None]:
     """End a node's membership."""
-    return make(operations.RemoveNode(node=node), _nothing)
+    return _done(operations.RemoveNode(node=node))
 
 
 def move(stream: str, partition: int, replicas: Sequence[str] | None) -> Call[None]:
     """Begin to move a partition, or give up its move."""
     nodes = None if replicas is None else list(replicas)
-    return make(operations.Move(stream=stream, partition=partition, replicas=nodes), _nothing)
+    return _done(operations.Move(stream=stream, partition=partition, replicas=nodes))
 
 
 def observe(stream: str, partition: int, observers: Sequence[str]) -> Call[None]:
     """Have just these nodes hold a copy that never counts."""
-    request = operations.Observe(stream=stream, partition=partition, observers=list(observers))
-    return make(request, _nothing)
+    return _done(operations.Observe(stream=stream, partition=partition, observers=list(observers)))
 
 
 def elect(stream: str, partition: int) -> Call[Elected]:
     """Have a replica lead that lacks acked records."""
     request = operations.Elect(stream=stream, partition=partition, lose_records=True)
-    names = ("leader", "end_offset", "known_end", "unclean_elections")
-    return make(request, lambda header, _: Elected(**{name: header[name] for name in names}))
+    return make(request, Elected, _whole)
 
 
 def purge(stream: str, partition: int, before: int) -> Call[int]:
     """Take what is below an offset from readers, and delete it."""
     request = operations.Purge(stream=stream, partition=partition, before=before)
-    return make(request, lambda header, _: int(header["start_offset"]))
+    return make(request, models.StartOffset, lambda answer, _: answer.start_offset)
 
 
 def step_down(target: str | None) -> Call[str]:
     """Have another node be the controller."""
-    return make(operations.StepDown(heir=target), lambda header, _: str(header["controller"]))
+    request = operations.StepDown(heir=target)
+    return make(request, models.Controller, lambda answer, _: answer.controller)
 
 
-def gaps(node: str | None) -> Call[Document]:
+def gaps(node: str | None) -> Call[GapList]:
     """Return the call for a node's ingest gaps and damaged ranges."""
-    return make(operations.Gaps(), lambda header, _: header, node=node)
+    return make(operations.Gaps(), GapList, _whole, node=node)
 
 
 def rebalance() -> Call[int]:
     """Spread replicas and leaderships evenly."""
-    return make(operations.Rebalance(), lambda header, _: int(header["moves"]))
+    return make(operations.Rebalance(), models.Moves, lambda answer, _: answer.moves)
 
 
 def match(subject: str) -> Call[list[str]]:
     """Names of the streams that store what is published on a subject."""
-    return make(operations.Match(subject=subject), lambda header, _: list(header["streams"]))
+    request = operations.Match(subject=subject)
+    return make(request, models.StreamNames, lambda answer, _: answer.streams)
 
 
 def create_stream(name: str, subject: str, options: dict[str, Any]) -> Call[StreamInfo]:
     """Create a stream, or find it as asked for."""
     config = {"name": name, "subject": subject} | options
-    return make(operations.CreateStream(config=config), _stream)
+    request = operations.CreateStream(config=config)
+    return make(request, models.CreatedStream, lambda answer, _: answer.stream)
 
 
 def open_stream(name: str, node: str | None = None) -> Call[StreamInfo]:
     """Open a stream that failed, or could not be opened, at the node asked."""
-    return make(operations.OpenStream(stream=name), _stream, node=node)
+    request = operations.OpenStream(stream=name)
+    return make(request, OneStream, lambda answer, _: answer.stream, node=node)
 
 
 def delete_stream(name: str) -> Call[None]:
     """Delete a stream with its data."""
-    return make(operations.DeleteStream(stream=name), _nothing)
+    return _done(operations.DeleteStream(stream=name))
 
 
 def offsets(stream: str, partition: int) -> Call[OffsetRange]:
     """Return the call for the readable offsets of a partition."""
     request = operations.Offsets(stream=stream, partition=partition, at="latest")
-    return make(request, lambda header, _: _range(header))
+    return make(request, models.FoundOffset, lambda answer, _: _range(answer))
 
 
 def offset_at(stream: str, partition: int, at: End | int) -> Call[int]:
     """The offset at `earliest`, `latest` or a timestamp in nanoseconds."""
     request = operations.Offsets(stream=stream, partition=partition, at=at)
-    return make(request, lambda header, _: int(header["offset"]))
+    return make(request, models.FoundOffset, lambda answer, _: answer.offset)
 
 
 def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
@@ -257,45 +281,35 @@ def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
     """
     where = f"{where} {request.stream}/{request.partition}"
 
-    def read(header: Document, payload: memoryview) -> Fetched:
+    def read(answer: models.FetchedRange, payload: memoryview) -> Fetched:
         frames, are_all = sound_frames(payload, where=where)
         return Fetched(
             frames=frames,
-            range=_range(header),
-            high_watermark=header["high_watermark"],
-            next_offset=header["next_offset"] if are_all else frames[-1][0].next_offset,
-            epoch=header["epoch"],
-            incarnation=header["incarnation"],
-            log_epoch=header.get("log_epoch"),
+            range=_range(answer),
+            high_watermark=answer.high_watermark,
+            next_offset=answer.next_offset if are_all else frames[-1][0].next_offset,
+            epoch=answer.epoch,
+            incarnation=answer.incarnation,
+            log_epoch=answer.log_epoch,
         )
 
-    return make(request, read, wait_s=request.wait_ms_max / 1000)
+    return make(request, models.FetchedRange, read, wait_s=request.wait_ms_max / 1000)
 
 
-def verify(request: operations.Verify, *, node: str | None) -> Call[HeldRange]:
+def verify(request: operations.Verify, *, node: str | None) -> Call[HeldRecords]:
     """Return the call for a node's records in a range; without a node, of the asked one."""
-
-    def read(header: Document, payload: memoryview) -> HeldRange:
-        return HeldRange(
-            start_offset=header["start_offset"],
-            high_watermark=header["high_watermark"],
-            first=header["first"],
-            next_offset=header["next_offset"],
-            records=header["records"],
-            size_bytes=header["bytes"],
-            checksum=header["checksum"],
-            damaged=tuple((first, upto) for first, upto in header["damaged"]),
-            missing=tuple((first, upto) for first, upto in header["missing"]),
-            checksums=decode_checksums(payload),
-        )
-
-    return make(request, read, node=node)
+    return make(
+        request,
+        models.HeldRange,
+        lambda answer, payload: HeldRecords(answer, decode_checksums(payload)),
+        node=node,
+    )
 
 
 def restore(stream: str, partition: int, frames: bytes) -> Call[int]:
     """Store frames of a backup; the offset that is wanted next."""
     request = operations.Restore(stream=stream, partition=partition, upload=len(frames))
-    return make(request, lambda header, _: int(header["next_offset"]), upload=frames)
+    return make(request, models.NextOffset, lambda answer, _: answer.next_offset, upload=frames)
 
 
 def cursors(
@@ -306,13 +320,13 @@ def cursors(
     if after is not None:
         last = [after.consumer, after.stream, after.partition]
     request = operations.ListCursors(consumer=consumer, stream=stream, after=last)
-    return make(request, lambda header, _: (_cursors(header), bool(header["more"])))
+    return make(request, models.CursorPage, lambda answer, _: (answer.cursors, answer.more))
 
 
 def get_cursor(consumer: str, stream: str, partition: int) -> Call[Cursor | None]:
     """One cursor; None where there is none."""
     request = operations.GetCursor(consumer=consumer, stream=stream, partition=partition)
-    return make(request, lambda header, _: next(iter(_cursors(header)), None))
+    return make(request, models.CursorList, lambda answer, _: next(iter(answer.cursors), None))
 
 
 def set_cursors(
@@ -336,13 +350,13 @@ def set_cursors(
         for cursor in wanted
     ]
     request = operations.SetCursor(cursors=items, rewind=rewind, member=member or None)
-    return make(request, lambda header, _: _cursors(header), repeatable=not rewind)
+    return make(request, models.CursorList, lambda answer, _: answer.cursors, repeatable=not rewind)
 
 
 def delete_cursor(consumer: str, stream: str, partition: int) -> Call[bool]:
     """Delete one cursor; whether it was there."""
     request = operations.DeleteCursor(consumer=consumer, stream=stream, partition=partition)
-    return make(request, lambda header, _: bool(header["deleted"]))
+    return make(request, models.Deleted, lambda answer, _: answer.deleted)
 
 
 def silent(server: str, seconds: float) -> NoAnswerError:
@@ -357,85 +371,24 @@ def unreachable(server: str, error: OSError) -> NoAnswerError:
     return NoAnswerError(message, cause=cause_of_failure(error))
 
 
-def _cursors(header: Document) -> list[Cursor]:
-    return [Cursor(**item) for item in header["cursors"]]
+def _range(standing: Standing) -> OffsetRange:
+    return OffsetRange(standing.start_offset, standing.high_watermark + 1)
 
 
-def _range(header: Document) -> OffsetRange:
-    return OffsetRange(header["start_offset"], header["high_watermark"] + 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclPage:
-    """Some of the rules.
-
-    Attributes:
-        version: Version of all rules and quotas; a change may name it as its basis.
-        enabled: Whether they are followed.
-        superusers: Principals that need no rule, by the configuration of the node that answers.
-        grants: Permissions of that configuration, in words; empty from an older logd.
-        more: Whether there are more after the last of these.
-    """
-
-    version: int
-    enabled: bool
-    superusers: tuple[str, ...]
-    grants: tuple[str, ...]
-    rules: tuple[AclRule, ...]
-    more: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A decision of the rules.
-
-    Attributes:
-        principal: The principal; empty: the caller itself.
-        allowed: The decision.
-        rule: The id of the rule that decided; None: none did.
-        enabled: Whether the rules are in force; if not, every caller may do everything.
-    """
-
-    principal: str
-    allowed: bool
-    reason: str
-    rule: str | None
-    enabled: bool = True
-
-
-def acls(after: str | None = None) -> Call[AclPage]:
+def acls(after: str | None = None) -> Call[RulePage]:
     """Rules in their order, those after one."""
-
-    def read(header: Document, _: memoryview) -> AclPage:
-        return AclPage(
-            version=header["version"],
-            enabled=header["enabled"],
-            superusers=tuple(header["superusers"]),
-            grants=tuple(header.get("grants", ())),
-            rules=tuple(_rule(one) for one in header["rules"]),
-            more=header["more"],
-        )
-
-    return make(operations.ListAcls(after=after), read)
+    return make(operations.ListAcls(after=after), RulePage, _whole)
 
 
 def put_acls(rules: Sequence[AclRule], based_on: int | None = None) -> Call[bool]:
     """Add rules; whether any of them is new."""
-    items = [
-        operations.RuleItem(
-            effect=rule.effect,
-            principal=rule.principal,
-            action=rule.action,
-            resource=rule.resource,
-        )
-        for rule in rules
-    ]
-    return make(operations.PutAcls(rules=items, based_on=based_on), _changed)
+    request = operations.PutAcls(rules=list(rules), based_on=based_on)
+    return make(request, models.AddedRules, lambda answer, _: answer.changed)
 
 
 def delete_acls(ids: Sequence[str], based_on: int | None = None) -> Call[bool]:
     """Remove rules, all of them or none."""
-    return make(operations.DeleteAcls(rules=list(ids), based_on=based_on), _changed)
+    return _change(operations.DeleteAcls(rules=list(ids), based_on=based_on))
 
 
 def judge(
@@ -445,58 +398,33 @@ def judge(
     request = operations.TestAcl(
         action=Action(action), resource=resource, principal=principal, groups=list(groups)
     )
-    return make(request, lambda header, _: _verdict(principal or "", header))
+    return make(request, Verdict, _whole)
 
 
 def who_can(action: str, resource: str) -> Call[list[Verdict]]:
     """Return the call for the rules' decision on every principal that they name."""
-
-    def read(header: Document, _: memoryview) -> list[Verdict]:
-        enabled = header.get("enabled", True)
-        return [
-            _verdict(one["principal"], one | {"enabled": enabled}) for one in header["principals"]
-        ]
-
-    return make(operations.WhoCan(action=Action(action), resource=resource), read)
+    request = operations.WhoCan(action=Action(action), resource=resource)
+    return make(request, models.Verdicts, lambda answer, _: answer.principals)
 
 
 def quotas() -> Call[list[Quota]]:
     """Return the call for all quotas."""
-    return make(operations.Quotas(), lambda header, _: [Quota(**one) for one in header["quotas"]])
+    return make(operations.Quotas(), models.QuotaList, lambda answer, _: answer.quotas)
 
 
 def put_quota(quota: Quota) -> Call[bool]:
     """Set a quota, in place of what there is."""
-    return make(operations.PutQuota(quota=operations.QuotaItem(**asdict(quota))), _changed)
+    return _change(operations.PutQuota(quota=operations.QuotaItem(**asdict(quota))))
 
 
 def delete_quota(principal: str) -> Call[bool]:
     """Remove a quota."""
-    return make(operations.DeleteQuota(principal=principal), _changed)
+    return _change(operations.DeleteQuota(principal=principal))
 
 
-def _changed(header: Document, _: memoryview) -> bool:
-    return bool(header["changed"])
-
-
-def _rule(document: dict[str, Any]) -> AclRule:
-    return AclRule(
-        principal=document["principal"],
-        effect=Effect(document["effect"]),
-        action=Action(document["action"]),
-        resource=document["resource"],
-    )
-
-
-def _verdict(principal: str, document: dict[str, Any]) -> Verdict:
-    rule = document["rule"]
-    return Verdict(
-        principal=principal,
-        allowed=document["allowed"],
-        reason=document["reason"],
-        rule=None if rule is None else rule["id"],
-        enabled=document.get("enabled", True),
-    )
+def _change(request: Request) -> Call[bool]:
+    """A call whose answer says whether it changed something."""
+    return make(request, models.Changed, lambda answer, _: answer.changed)
 
 
 def beat(beat: MemberBeat) -> Call[MemberAnswer]:
@@ -511,18 +439,18 @@ def beat(beat: MemberBeat) -> Call[MemberAnswer]:
         epoch=beat.epoch,
         held=_by_stream(beat.held),
     )
-    return make(request, lambda header, _: _answer(header["answer"]))
+    return make(request, models.HeartbeatAnswer, lambda found, _: _answer(found.answer))
 
 
 def leave(group: str, member: str) -> Call[None]:
     """Tell the coordinator that a member wants to be none."""
-    return make(operations.GroupLeave(group=group, member=member), _nothing)
+    return _done(operations.GroupLeave(group=group, member=member))
 
 
 def groups(group: str | None = None) -> Call[list[GroupInfo]]:
     """One group, or all by name."""
     request = operations.Groups(group=group)
-    return make(request, lambda header, _: [group_info(item) for item in header["groups"]])
+    return make(request, models.GroupList, lambda answer, _: answer.groups)
 
 
 def _by_stream(held: Iterable[GroupPartition]) -> list[operations.HeldPartitions]:
@@ -535,19 +463,17 @@ def _by_stream(held: Iterable[GroupPartition]) -> list[operations.HeldPartitions
     ]
 
 
-def _answer(document: Document) -> MemberAnswer:
+def _answer(answer: models.CoordinatorAnswer) -> MemberAnswer:
+    """The same as nodes have it among themselves: a grant names its partition as a whole."""
     return MemberAnswer(
-        group=document["group"],
-        member=document["member"],
-        sequence=document["sequence"],
-        epoch=document["epoch"],
+        group=answer.group,
+        member=answer.member,
+        sequence=answer.sequence,
+        epoch=answer.epoch,
         granted=tuple(
-            Assignment(
-                GroupPartition(item["stream"], item["incarnation"], item["partition"]),
-                item["epoch"],
-            )
-            for item in document["granted"]
+            Assignment(GroupPartition(one.stream, one.incarnation, one.partition), one.epoch)
+            for one in answer.granted
         ),
-        error=document["error"],
-        message=document["message"],
+        error=answer.error,
+        message=answer.message,
     )

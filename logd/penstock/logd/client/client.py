@@ -4,11 +4,21 @@ import random
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from msgspec.structs import replace
+
 from penstock.base.clock import monotonic_ns
+from penstock.logd.api.models import (
+    ClusterInfo,
+    Cursor,
+    Elected,
+    GapList,
+    GroupInfo,
+    StreamInfo,
+    StreamList,
+)
 from penstock.logd.api.operations import Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
@@ -30,18 +40,7 @@ from penstock.logd.client.following import (
     whole,
 )
 from penstock.logd.client.group_consumer import GroupOptions
-from penstock.logd.client.models import (
-    ClusterInfo,
-    Cursor,
-    Described,
-    Elected,
-    Fetched,
-    GroupInfo,
-    OffsetRange,
-    StreamInfo,
-    leaders_elsewhere,
-    merge,
-)
+from penstock.logd.client.results import Fetched, OffsetRange, leaders_elsewhere, merge
 from penstock.logd.client.routing import MetadataCache, Prefer
 from penstock.logd.client.transport import SocketPool
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
@@ -356,12 +355,8 @@ class LogClient:
         """
         return self.ask(calls.step_down(target))
 
-    def gaps(self, node: str | None = None) -> dict[str, Any]:
-        """Return a node's ingest gaps and the damaged ranges of its logs.
-
-        `lasting` and `ended` are lists of gaps, `damaged` one of ranges of offsets, as
-        `penstock.logd.api.protocol` has them.
-        """
+    def gaps(self, node: str | None = None) -> GapList:
+        """Return a node's ingest gaps and the damaged ranges of its logs."""
         return self.ask(calls.gaps(node))
 
     def rebalance(self) -> int:
@@ -385,7 +380,7 @@ class LogClient:
     def _described(self, name: str | None, *, internal: bool = False) -> list[StreamInfo]:
         """Streams, with where each partition stands at its leader."""
         described = self.ask(calls.describe(name, internal=internal))
-        others: list[Described] = []
+        others: list[StreamList] = []
         for node in leaders_elsewhere(described):
             try:
                 call = calls.describe(name, internal=internal, node=node)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from penstock.base.backoff import Backoff
+from penstock.logd.api.models import Cursor, StreamInfo
 from penstock.logd.api.operations import End, Fetch
 from penstock.logd.client import calls
 from penstock.logd.client.calls import Call
-from penstock.logd.client.models import Cursor, Fetched, StreamInfo
+from penstock.logd.client.results import Fetched
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, decode_body
 from penstock.logd.format.frame import FrameHeader
@@ -270,7 +272,7 @@ class Committing:
 
     def done(self, next_offset: int, count: int, now_ns: int) -> None:
         """The consumer is done with `count` more records, up to `next_offset` (exclusive)."""
-        self._position = replace(self._position, offset=next_offset)
+        self._position = msgspec.structs.replace(self._position, offset=next_offset)
         self._count += count
         if self._since_ns is None:
             self._since_ns = now_ns
@@ -334,7 +336,7 @@ def begin(
         )
     bound = replace(options, incarnation=info.incarnation, partition=wanted.partition)
     offset = 0 if found is None else found.offset
-    position = replace(wanted, offset=offset, incarnation=info.incarnation)
+    position = msgspec.structs.replace(wanted, offset=offset, incarnation=info.incarnation)
     return (start if found is None else found.offset), bound, position
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol, Self, TypeVar, assert_never
 import pyarrow as pa
 
 from penstock.base.clock import boot_ns, monotonic_ns
+from penstock.logd.api.models import Cursor
 from penstock.logd.api.operations import End
 from penstock.logd.client import calls
 from penstock.logd.client.following import (
@@ -33,7 +34,6 @@ from penstock.logd.client.following import (
     passes,
     position_request,
 )
-from penstock.logd.client.models import Cursor
 from penstock.logd.controller.group_messages import (
     BEATS_PER_SESSION,
     Answered,

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from penstock.logd.api.models import ClusterInfo, StreamList
 from penstock.logd.api.operations import Document
 from penstock.logd.client import calls
 from penstock.logd.client.calls import Call, ToNode, ToPartition
 from penstock.logd.client.following import RetryBackoff
-from penstock.logd.client.models import ClusterInfo, Described
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError, UnsettledError
 
 Prefer = Literal["leader", "replica"]
@@ -103,7 +103,7 @@ class MetadataCache:
     @property
     def is_clustered(self) -> bool:
         """True if other nodes are known."""
-        return self._cluster is not None and self._cluster.name is not None
+        return self._cluster is not None and self._cluster.cluster is not None
 
     # What a course asks.
 
@@ -167,7 +167,7 @@ class MetadataCache:
         found = [self._address_of(node.node) for node in nodes]
         self._known = list(dict.fromkeys([address, *filter(None, found), *self._seeds]))
 
-    def take_streams(self, described: Described, now_ns: int) -> None:
+    def take_streams(self, described: StreamList, now_ns: int) -> None:
         """Take in who leads what, and choose the replicas to read from."""
         for stream in described.streams:
             for part in stream.partitions:
@@ -277,7 +277,7 @@ class CallAttempt:
         self._questions.popleft()
         if isinstance(answer, ClusterInfo):
             self._router.take_cluster(answer, step.address)
-        elif isinstance(answer, Described):
+        elif isinstance(answer, StreamList):
             self._router.take_streams(answer, now_ns)
         return False
 

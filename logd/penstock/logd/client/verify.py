@@ -21,7 +21,7 @@ from penstock.base.clock import monotonic_ns
 from penstock.logd.api.operations import Verify
 from penstock.logd.client import calls
 from penstock.logd.client.async_client import AsyncLogClient
-from penstock.logd.client.models import HeldRange
+from penstock.logd.client.results import HeldRecords
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.record_checksums import RecordChecksum
 from penstock.logd.limits import DIFFERENCES_MAX, VERIFY_BYTES_MAX
@@ -104,16 +104,16 @@ class Comparison:
         """True while records are missing for which no later one of the same key was seen."""
         return bool(self._absent)
 
-    def take(self, held: dict[str, HeldRange]) -> bool:
+    def take(self, held: dict[str, HeldRecords]) -> bool:
         """Compare the checksums of a chunk; whether those of its records are needed."""
         for node, part in held.items():
-            for first, upto in part.damaged:
+            for first, upto in part.range.damaged:
                 self._add(first, upto, Kind.DAMAGED, (node,))
-            for first, upto in part.missing:
+            for first, upto in part.range.missing:
                 self._add(first, upto, Kind.MISSING, (node,))
-        return len({part.checksum for part in held.values()}) > 1
+        return len({part.range.checksum for part in held.values()}) > 1
 
-    def take_records(self, held: dict[str, HeldRange]) -> None:
+    def take_records(self, held: dict[str, HeldRecords]) -> None:
         """Compare the records of a chunk; those of one node only say which keys there are."""
         found: dict[int, dict[str, RecordChecksum]] = defaultdict(dict)
         for node, part in held.items():
@@ -137,7 +137,7 @@ class Comparison:
         self.differences = sorted(found, key=lambda one: (one.first, one.upto, one.nodes))
 
     def _compare(
-        self, offset: int, records: dict[str, RecordChecksum], held: dict[str, HeldRange]
+        self, offset: int, records: dict[str, RecordChecksum], held: dict[str, HeldRecords]
     ) -> None:
         contents = {node: record.content for node, record in records.items()}
         votes = Counter(contents[node] for node in self._nodes if node in contents)
@@ -150,7 +150,7 @@ class Comparison:
             for node in self._nodes
             if node in held
             and node not in records
-            and not _within(offset, (*held[node].damaged, *held[node].missing))
+            and not _within(offset, (*held[node].range.damaged, *held[node].range.missing))
         )
         record = next(iter(records.values()))
         if not absent or record.tombstone:
@@ -243,22 +243,22 @@ class PartitionVerifier:
         held = await self._equally_far(position, end)
         if not held:
             return end
-        first = max(part.first for part in held.values())
+        first = max(part.range.first for part in held.values())
         if first > position:  # deleted meanwhile
             return min(first, end)
-        upto = min(part.next_offset for part in held.values())
+        upto = min(part.range.next_offset for part in held.values())
         if self._compared.take(held):
             recorded = await self._equally_far(position, upto, records=True)
-            if max((part.first for part in recorded.values()), default=position) > position:
+            if max((part.range.first for part in recorded.values()), default=position) > position:
                 return position  # deleted meanwhile
-            upto = min((part.next_offset for part in recorded.values()), default=upto)
+            upto = min((part.range.next_offset for part in recorded.values()), default=upto)
             self._compared.take_records(recorded)
         elif self._compared.waits:
             self._compared.take_records(
                 await self._ask(position, upto, records=True, nodes=self._nodes[:1])
             )
-        records = max(part.records for part in held.values())
-        size = max(part.size_bytes for part in held.values())
+        records = max(part.range.records for part in held.values())
+        size = max(part.range.bytes for part in held.values())
         self._verdict.records += records
         self._verdict.size_bytes += size
         self._advanced(records, size)
@@ -266,30 +266,31 @@ class PartitionVerifier:
 
     async def _equally_far(
         self, position: int, end: int, *, records: bool = False
-    ) -> dict[str, HeldRange]:
+    ) -> dict[str, HeldRecords]:
         """Return the records of all nodes from an offset up to where the first of them stops."""
         until = monotonic_ns() + round(_BEHIND_S * 1e9)
         while True:
             held = await self._ask(position, end, records=records)
-            if not held or max(part.first for part in held.values()) > position:
+            if not held or max(part.range.first for part in held.values()) > position:
                 return held
-            upto = min(part.next_offset for part in held.values())
+            upto = min(part.range.next_offset for part in held.values())
             if upto == position:
-                behind = [node for node, part in held.items() if part.next_offset == position]
+                behind = [node for node, part in held.items() if part.range.next_offset == position]
                 if monotonic_ns() >= until:
                     self._give_up(behind, f"it has no committed record at offset {position}")
                 await asyncio.sleep(_LOOK_S)
                 continue
-            further = [node for node, part in held.items() if part.next_offset > upto]
+            further = [node for node, part in held.items() if part.range.next_offset > upto]
             held |= await self._ask(position, upto, records=records, nodes=further)
-            if all((part.first, part.next_offset) == (position, upto) for part in held.values()):
+            read = {(part.range.first, part.range.next_offset) for part in held.values()}
+            if read == {(position, upto)}:
                 return {node: part for node, part in held.items() if node in self._nodes}
 
     async def _find_later(self, position: int) -> None:
         """Look above the range for later records of keys whose records are absent in it."""
         while self._compared.waits and self._nodes:
             held = await self._ask(position, 1 << 62, records=True, nodes=self._nodes[:1])
-            upto = max((part.next_offset for part in held.values()), default=position)
+            upto = max((part.range.next_offset for part in held.values()), default=position)
             if upto <= position:
                 return
             self._compared.take_records(held)
@@ -302,7 +303,7 @@ class PartitionVerifier:
         *,
         records: bool = False,
         nodes: Sequence[str] | None = None,
-    ) -> dict[str, HeldRange]:
+    ) -> dict[str, HeldRecords]:
         """Return the records of nodes; a node that cannot be asked is left out from now on."""
         asked = list(self._nodes if nodes is None else nodes)
         request = Verify(
@@ -322,7 +323,7 @@ class PartitionVerifier:
             ),
             return_exceptions=True,
         )
-        held: dict[str, HeldRange] = {}
+        held: dict[str, HeldRecords] = {}
         for node, answer in zip(asked, answers, strict=True):
             if isinstance(answer, RefusedError) and answer.code not in _OF_ONE_NODE:
                 raise answer
@@ -332,7 +333,7 @@ class PartitionVerifier:
                 raise answer
             else:
                 held[node] = answer
-        self._spend(max((part.size_bytes for part in held.values()), default=0))
+        self._spend(max((part.range.bytes for part in held.values()), default=0))
         return held
 
     def _give_up(self, nodes: Iterable[str], problem: str) -> None:

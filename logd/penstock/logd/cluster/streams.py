@@ -618,7 +618,7 @@ def _describe_node(node: Node, *, live: bool, halt: Halt | None) -> Document:
 
 
 def describe_standing(partition: Partition | None) -> dict[str, Any]:
-    """Return the offsets of a partition here; None: it has no replica here."""
+    """Return the offsets of a partition here; -1: it has no replica here."""
     if partition is None:
         return dict.fromkeys(
             (
@@ -628,7 +628,8 @@ def describe_standing(partition: Partition | None) -> dict[str, Any]:
                 "epoch",
                 "size_bytes",
                 "damaged_offsets",
-            )
+            ),
+            -1,
         )
     return {
         "start_offset": partition.start_offset,

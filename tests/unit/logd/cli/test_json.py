@@ -9,9 +9,9 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from penstock.logd.api.models import Elected
 from penstock.logd.cli import cli
 from penstock.logd.cli.server import Clients
-from penstock.logd.client.models import Elected
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.acl import AclRule, Action, Effect
 from tests.support.cli_commands import all_commands
@@ -61,7 +61,7 @@ class Log:
             "rebalance": 3,
             "delete_cursor": True,
             "ask": True,
-            "cluster": SimpleNamespace(name="demo", controller="n1", nodes=[]),
+            "cluster": SimpleNamespace(cluster="demo", controller="n1", nodes=[]),
             "streams": [],
         }
 
@@ -176,7 +176,7 @@ def test_what_is_not_in_sync_in_time_says_nothing_on_standard_output(
     log: Log,
 ) -> None:
     away = SimpleNamespace(node="n2", is_member=True, live=False)
-    log.answers["cluster"] = SimpleNamespace(name="demo", controller="n1", nodes=[away])
+    log.answers["cluster"] = SimpleNamespace(cluster="demo", controller="n1", nodes=[away])
     done = run(log, "cluster wait --seconds 0 --json")
     assert (done.exit_code, done.stdout) == (69, "")
     assert "node n2 is away" in done.stderr

@@ -10,6 +10,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.logd.api.models import StreamList
 from penstock.logd.cli.cluster import (
     QUIET_S,
     STUCK_S,
@@ -23,7 +24,6 @@ from penstock.logd.cli.cluster import (
     watch,
 )
 from penstock.logd.client import LogClient, PartitionInfo, StreamInfo
-from penstock.logd.client.models import Described
 from penstock.logd.errors import UnavailableError
 
 MIB = 1_000_000
@@ -85,7 +85,7 @@ class Script:
             raise now
         return [stream(name, found) for name, found in now.items()]
 
-    def ask(self, call: Any) -> Described:
+    def ask(self, call: Any) -> StreamList:
         node = call.to.node
         self.asked.append(node)
         now = self.steps[self.at]
@@ -93,7 +93,7 @@ class Script:
         size = self.copied[self.at].get(node) if self.copied else None
         if size is None:
             raise UnavailableError("away")
-        return Described(node, [stream(name, part("x", size=size)) for name in now])
+        return StreamList(node, [stream(name, part("x", size=size)) for name in now])
 
 
 MOVE = (
