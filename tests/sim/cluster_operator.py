@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from penstock.logd.controller.controller import RebalanceAsked
 from penstock.logd.controller.placement import place_stream
 from penstock.logd.errors import RefusedError
@@ -151,9 +153,11 @@ class Operator:
         mode = SetStreamMode(stream=NAME, incarnation=stream.incarnation)
         if self.world.random.random() < 0.5:
             held = self.world.random.random() < 0.5
-            begun, ended = replace(mode, paused=True, held=held), replace(mode, paused=False)
+            begun = structs.replace(mode, paused=True, held=held)
+            ended = structs.replace(mode, paused=False)
         else:
-            begun, ended = replace(mode, read_only=True), replace(mode, read_only=False)
+            begun = structs.replace(mode, read_only=True)
+            ended = structs.replace(mode, read_only=False)
         server.later(80 * MS, lambda: server.change(ended, within_ms=200))
         return begun
 

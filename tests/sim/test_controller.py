@@ -3,10 +3,10 @@
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typing_extensions import override
 
 from penstock.logd.controller import controller as controller_module

@@ -3,10 +3,10 @@
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.controller.group_messages import Member, MemberBeat
 from penstock.logd.controller.groups import GroupCoordinator

@@ -1,11 +1,11 @@
 """The file of what an intake remembers: what it keeps, and that it finds every changed byte."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.intake.dedup import Dedup, DedupChecksum, ProducerState

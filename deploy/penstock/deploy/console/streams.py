@@ -95,7 +95,7 @@ class Streams:
             for node in cluster.nodes
             if node.is_member
         ]
-        self.cluster, self.controller = cluster.name, cluster.controller
+        self.cluster, self.controller = cluster.cluster, cluster.controller
         self.problem, self.answered_ns = "", at_ns
 
     def _rows(self, stream: StreamInfo, now_ns: int) -> list[dict[str, Any]]:

@@ -5,10 +5,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
-import msgspec
+from msgspec import to_builtins
 
 from penstock.logd.api import operations
 from penstock.logd.api.operations import OPERATIONS, Document, Request, Responder
@@ -37,7 +36,6 @@ from penstock.logd.partition.cursors import Granted
 from penstock.logd.security.acl import AclRule, Decision
 from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import Principal
-from penstock.logd.security.quotas import Quota
 from penstock.logd.stream_options import split_settings
 
 _Answer = Document | Response
@@ -297,8 +295,8 @@ class Handlers:
             ),
         )
         answer = await self._groups.beat(beat)
-        granted = [asdict(one.partition) | {"epoch": one.epoch} for one in answer.granted]
-        return {"answer": asdict(answer) | {"granted": granted}}
+        granted = [to_builtins(one.partition) | {"epoch": one.epoch} for one in answer.granted]
+        return {"answer": to_builtins(answer) | {"granted": granted}}
 
     @_handles(operations.GroupLeave)
     async def _leave(self, request: operations.GroupLeave, _: ResponseSlot) -> Document:
@@ -363,13 +361,12 @@ class Handlers:
     @_handles(operations.Quotas)
     async def _quotas(self, _: operations.Quotas, __: ResponseSlot) -> Document:
         table = self._access.table
-        quotas = [asdict(quota) for _, quota in sorted(table.quotas.items())]
+        quotas = [to_builtins(quota) for _, quota in sorted(table.quotas.items())]
         return {"version": table.version, "quotas": quotas}
 
     @_handles(operations.PutQuota)
     async def _put_quota(self, request: operations.PutQuota, _: ResponseSlot) -> Document:
-        quota = msgspec.convert(request.quota, Quota, from_attributes=True)
-        return await self._change(PutQuota(quota=quota, based_on=request.based_on))
+        return await self._change(PutQuota(quota=request.quota, based_on=request.based_on))
 
     @_handles(operations.DeleteQuota)
     async def _delete_quota(self, request: operations.DeleteQuota, _: ResponseSlot) -> Document:
@@ -410,4 +407,5 @@ def _after(key: list[str | int] | None) -> CursorKey | None:
 
 
 def _rule(rule: AclRule) -> Document:
-    return {"id": rule.id} | asdict(rule)
+    found: Document = to_builtins(rule)
+    return {"id": rule.id} | found

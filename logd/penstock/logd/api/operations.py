@@ -30,6 +30,7 @@ from penstock.logd.limits import (
 )
 from penstock.logd.metadata.cursors import CursorKey
 from penstock.logd.security.acl import AclRule, Action
+from penstock.logd.security.quotas import Quota
 
 Document: TypeAlias = dict[str, Any]
 """A JSON object: a request or an answer's header."""
@@ -467,20 +468,10 @@ class Quotas(Request, frozen=True, kw_only=True, tag="quotas"):
     """A question for the quotas."""
 
 
-class QuotaItem(_Part, frozen=True, kw_only=True):
-    """A quota."""
-
-    principal: str
-    bytes_in_per_s: int | None = None
-    bytes_out_per_s: int | None = None
-    requests_per_s: int | None = None
-    streams: int | None = None
-
-
 class PutQuota(_AccessChange, frozen=True, kw_only=True, tag="put_quota"):
     """A quota in place of the principal's present one."""
 
-    quota: QuotaItem
+    quota: Quota
 
 
 class DeleteQuota(_AccessChange, frozen=True, kw_only=True, tag="delete_quota"):

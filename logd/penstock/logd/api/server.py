@@ -16,10 +16,11 @@ nothing for too long, everything it has asked for ends.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import SystemClock
 from penstock.logd.api.operations import (
@@ -141,12 +142,11 @@ def _describe(identity: Identity) -> Document:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A response's header, and its payload: byte ranges of files, or bytes."""
 
     header: Document
-    ranges: list[FileRange] = field(default_factory=list)
+    ranges: list[FileRange] = msgspec.field(default_factory=list)
     payload: bytes = b""
 
     @property
@@ -223,8 +223,7 @@ class RequestHandler(Protocol):
         """
 
 
-@dataclass(slots=True)
-class RequestCounts:
+class RequestCounts(Struct):
     """Counters of a server's connections.
 
     Attributes:
@@ -235,7 +234,7 @@ class RequestCounts:
     """
 
     requests: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
     bytes_sent: int = 0
     outstanding: int = 0
     stalled: int = 0
@@ -245,8 +244,7 @@ class RequestCounts:
         self.refused[code] = self.refused.get(code, 0) + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchLimits:
+class FetchLimits(Struct, frozen=True, kw_only=True):
     """Bounds on readers of a server.
 
     Attributes:

@@ -1,7 +1,6 @@
 """`penstock logd acl ...`, `who-can` and `quotas ...`: who may do what, and how much of it."""
 
 import sys
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ def list_rules(principal: str | None, server: str, as_json: bool) -> None:
     kept = [rule for rule in rules if principal in (None, rule.principal)]
     if as_json:
         for rule in kept:
-            echo_json({"id": rule.id} | asdict(rule))
+            echo_json({"id": rule.id} | to_builtins(rule))
         return
     rows = [(r.id, str(r.effect), r.principal, str(r.action), r.resource) for r in kept]
     click.echo(table(("ID", "EFFECT", "PRINCIPAL", "ACTION", "RESOURCE"), rows))
@@ -90,7 +89,9 @@ def add(
     with asking(server) as log:
         changed = log.ask(calls.put_acls(rules))
     if as_json:
-        echo_json({"rules": [{"id": one.id} | asdict(one) for one in rules], "changed": changed})
+        echo_json(
+            {"rules": [{"id": one.id} | to_builtins(one) for one in rules], "changed": changed}
+        )
         return
     for rule in rules:
         click.echo(f"{rule.id}  {safe(rule.text)}{'' if changed else '  (was there already)'}")
@@ -215,11 +216,11 @@ def list_quotas(server: str, as_json: bool) -> None:
         found = log.ask(calls.quotas())
     if as_json:
         for quota in found:
-            echo_json(asdict(quota))
+            echo_json(to_builtins(quota))
         return
     titles = ("principal", "bytes_in_per_s", "bytes_out_per_s", "requests_per_s", "streams")
     rows = [
-        tuple("-" if value is None else value for value in asdict(quota).values())
+        tuple("-" if value is None else value for value in to_builtins(quota).values())
         for quota in found
     ]
     click.echo(table([title.upper() for title in titles], rows))
@@ -240,7 +241,7 @@ def set_quota(principal: str, as_json: bool, server: str, **limits: Any) -> None
     quota = Quota(principal=principal, **limits)
     with asking(server) as log:
         log.ask(calls.put_quota(quota))
-    tell(f"quota of {principal} is set", asdict(quota), as_json=as_json)
+    tell(f"quota of {principal} is set", to_builtins(quota), as_json=as_json)
 
 
 @quotas.command("rm", epilog="Example: penstock logd quotas rm alice")

@@ -4,7 +4,7 @@ The blocking and the asyncio client send the same calls and differ only in how t
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -414,7 +414,7 @@ def quotas() -> Call[list[Quota]]:
 
 def put_quota(quota: Quota) -> Call[bool]:
     """Set a quota, in place of what there is."""
-    return _change(operations.PutQuota(quota=operations.QuotaItem(**asdict(quota))))
+    return _change(operations.PutQuota(quota=quota))
 
 
 def delete_quota(principal: str) -> Call[bool]:

@@ -6,8 +6,9 @@ Any node may be asked; it hands the question to the one that leads the metadata 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.logd.cluster.import_standalone import check_adopted
 from penstock.logd.cluster.node import ClusterNode

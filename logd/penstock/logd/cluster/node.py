@@ -18,12 +18,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.metadata_group import (

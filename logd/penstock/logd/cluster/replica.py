@@ -9,10 +9,10 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.clock import Clock
@@ -112,8 +112,7 @@ class ReplicaContext(Protocol):
         """Do something beside, until the node is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identified:
+class Identified(Struct, frozen=True):
     """The partition of a replica.
 
     Attributes:

@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
 from typing import Any, Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.base.garbage import uncollected
@@ -367,8 +367,7 @@ class LogOpeners:
                 opening.opened.set_result(result)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Opening:
+class _Opening(Struct, frozen=True, eq=False):
     """A log that is to be opened, and who waits for it."""
 
     open_log: Callable[[], RecoveredPartition]
@@ -544,8 +543,7 @@ class AutoResume:
         self._checking = False
 
 
-@dataclass(slots=True, eq=False)
-class _Subscribed:
+class _Subscribed(Struct, eq=False):
     """A partition on its subject, or about to be.
 
     Attributes:

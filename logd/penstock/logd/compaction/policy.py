@@ -23,10 +23,12 @@ again.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.logd.format.frame import HEADER_SIZE, NO_TIMESTAMP, FrameHeader
 from penstock.logd.format.segment_facts import SegmentFacts
@@ -64,16 +66,14 @@ _HORIZONS_MAX: Final = 64
 _NS_PER_S: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentRun:
+class SegmentRun(Struct, frozen=True):
     """Neighbouring sealed segments, by the offsets they hold; `end_offset` is exclusive."""
 
     base_offset: int
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeLimits:
+class MergeLimits(Struct, frozen=True, kw_only=True):
     """Bounds of a merged segment, so that retention can still apply its limits.
 
     Attributes:
@@ -186,8 +186,7 @@ def _exceeds(limit: int | None, amount: int) -> bool:
     return limit is not None and amount > limit
 
 
-@dataclass(frozen=True, slots=True)
-class CleanState:
+class CleanState(Struct, frozen=True):
     """The clean part of a log, and the age of its tombstones.
 
     Attributes:

@@ -14,11 +14,11 @@ closed: what it was writing is thrown away.
 import heapq
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
@@ -48,8 +48,7 @@ _BACKOFF_MAX_S: Final = 3600
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
+class CompactionSettings(Struct, frozen=True, kw_only=True):
     """Settings of compaction.
 
     Attributes:
@@ -65,8 +64,7 @@ class CompactionSettings:
     dirty_ratio: float = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
+class Wants(Struct, frozen=True):
     """Requests of compaction to a log's writer; neither call waits.
 
     Attributes:

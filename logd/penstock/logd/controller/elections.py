@@ -16,8 +16,9 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from penstock.logd.controller.liveness import (
     END_UNKNOWN,
@@ -39,8 +40,7 @@ from penstock.logd.metadata.tables import basis_of
 from penstock.logd.replication.events import Unfit
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing can be done before a time, or before a heartbeat of `node`."""
 
     until_ns: int
@@ -243,8 +243,7 @@ class Elections:
         return tuple(node for node in nodes if self._liveness.standing(node) is not Standing.DEAD)
 
 
-@dataclass(frozen=True, slots=True)
-class _Case:
+class _Case(Struct, frozen=True):
     key: PartitionKey
     stream: StreamRecord
     partition: PartitionRecord

@@ -14,8 +14,9 @@ What is to go to another member is finished and let go of first.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
 
 from penstock.logd.controller.liveness import NS_PER_MS
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -32,8 +33,7 @@ GroupError: TypeAlias = Literal["", "FENCED", "REFUSED"]
 join; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberBeat:
+class MemberBeat(Struct, frozen=True, kw_only=True):
     """A member is there. Sent several times a session.
 
     Attributes:
@@ -56,16 +56,14 @@ class MemberBeat:
     held: tuple[GroupPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """A partition that a member is to read; its commits carry the epoch."""
 
     partition: GroupPartition
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAnswer:
+class MemberAnswer(Struct, frozen=True, kw_only=True):
     """The session lasts from the sending of that beat; these partitions and no others are read.
 
     Attributes:
@@ -81,8 +79,7 @@ class MemberAnswer:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPosition:
+class GroupPosition(Struct, frozen=True, kw_only=True):
     """The position of a group in a partition.
 
     Attributes:
@@ -148,56 +145,48 @@ BEATS_PER_SESSION: Final = 5
 UNANSWERED_MAX: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that `next_deadline_ns` named has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The coordinator has answered."""
 
     answer: MemberAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(Struct, frozen=True):
     """The reader has stopped reading a revoked partition and committed its position."""
 
     partition: GroupPartition
 
 
-@dataclass(frozen=True, slots=True)
-class SendBeat:
+class SendBeat(Struct, frozen=True):
     """Send a heartbeat to the coordinator."""
 
     beat: MemberBeat
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """Read a partition from its committed position; commits carry the epoch."""
 
     partition: GroupPartition
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(Struct, frozen=True):
     """Finish and commit what is being done with a partition, then tell by `LetGo`."""
 
     partition: GroupPartition
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """Stop reading at once: others may be reading these."""
 
     partitions: tuple[GroupPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The membership is over; join under a new id. Empty: fenced; else why joining is refused."""
 
     message: str

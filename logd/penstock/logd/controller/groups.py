@@ -15,8 +15,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.controller.group_messages import (
     SESSION_MS_MAX,
@@ -90,37 +92,32 @@ def _even_out(loads: dict[str, list[GroupPartition]], wants: Mapping[str, frozen
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class BecameCoordinator:
+class BecameCoordinator(Struct, frozen=True):
     """This node became the coordinator, as in `BecameController`."""
 
     state: ClusterState
     elected_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class LostCoordinator:
+class LostCoordinator(Struct, frozen=True):
     """This node coordinates nothing any more; told as `LostController`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeatReceived:
+class BeatReceived(Struct, frozen=True):
     """A member's heartbeat; `raft_lease_until_ns` as in `HeartbeatReceived`."""
 
     beat: MemberBeat
     raft_lease_until_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemberLeft:
+class MemberLeft(Struct, frozen=True):
     """A member has stopped reading and wants to be none."""
 
     group: str
     member: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCommandApplied:
+class GroupCommandApplied(Struct, frozen=True):
     """A command was applied; `proposal` is its number if it was proposed here."""
 
     command: Command
@@ -128,8 +125,7 @@ class GroupCommandApplied:
     proposal: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProposalDropped:
+class GroupProposalDropped(Struct, frozen=True):
     """A proposal is over: it was applied, or is not in the log and never will be.
 
     Not needed where `GroupCommandApplied` names the proposal.
@@ -138,21 +134,18 @@ class GroupProposalDropped:
     proposal: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that `next_deadline_ns` named has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProposeGroup:
+class ProposeGroup(Struct, frozen=True):
     """Propose a command; `GroupCommandApplied` or `GroupProposalDropped` follows."""
 
     proposal: int
     command: PutGroup
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerMember:
+class AnswerMember(Struct, frozen=True):
     """Answer the heartbeat that was received last."""
 
     answer: MemberAnswer
@@ -174,8 +167,7 @@ RETRY_NS: Final = 1000 * NS_PER_MS
 """Nanoseconds before a refused change is proposed again: the coordinator's view may be late."""
 
 
-@dataclass(slots=True)
-class _Watch:
+class _Watch(Struct):
     """The coordinator's state of a group.
 
     Attributes:
@@ -190,10 +182,10 @@ class _Watch:
         fencing: Members that the change removes.
     """
 
-    last_beat_ns: dict[str, int] = field(default_factory=dict)
-    joining: dict[str, GroupMember] = field(default_factory=dict)
-    leaving: set[str] = field(default_factory=set)
-    released: dict[GroupPartition, Release] = field(default_factory=dict)
+    last_beat_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    joining: dict[str, GroupMember] = msgspec.field(default_factory=dict)
+    leaving: set[str] = msgspec.field(default_factory=set)
+    released: dict[GroupPartition, Release] = msgspec.field(default_factory=dict)
     epoch: int = 0
     retry_ns: int = 0
     proposal: int | None = None

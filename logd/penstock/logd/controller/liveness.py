@@ -16,9 +16,11 @@ with the policy `all` do not depend on it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.metadata.records import Node, NodeId, PartitionKey
 from penstock.logd.replication.events import Unfit
@@ -34,8 +36,7 @@ that is registered; a later one of the process came before; it has not applied t
 leadership, or is losing one; the controller may itself have been replaced."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Struct, frozen=True, kw_only=True):
     """Durations; the same on every node of a cluster.
 
     Attributes:
@@ -66,8 +67,7 @@ class Timing:
         return self.lease_ms * NS_PER_MS * (100 + self.drift_percent) // 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionReport:
+class PartitionReport(Struct, frozen=True, kw_only=True):
     """State of a node's replica.
 
     Attributes:
@@ -91,8 +91,7 @@ class PartitionReport:
     forgetful: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, kw_only=True):
     """A node is there.
 
     Attributes:
@@ -112,8 +111,7 @@ class Heartbeat:
     deaf: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
     """A lease from the time the heartbeat was sent.
 
     Attributes:
@@ -126,8 +124,7 @@ class HeartbeatAnswer:
     send_full: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatRefusal:
+class HeartbeatRefusal(Struct, frozen=True, kw_only=True):
     """No lease."""
 
     boot: str
@@ -146,8 +143,7 @@ class Standing(Enum):
     """No heartbeat for so long that its lease has ended for certain."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     boot: str
     since_ns: int
     answered_ns: int
@@ -156,7 +152,7 @@ class _Seen:
     applied_index: int = -1
     reported: bool = False
     unreachable: bool = False
-    reports: dict[PartitionKey, PartitionReport] = field(default_factory=dict)
+    reports: dict[PartitionKey, PartitionReport] = msgspec.field(default_factory=dict)
 
 
 class Liveness:
@@ -295,41 +291,35 @@ UNANSWERED_MAX: Final = 64
 """Heartbeats whose sending time is known; older ones have no lease left to give."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that `next_deadline_ns` named has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeatNow:
+class BeatNow(Struct, frozen=True):
     """There is something that the controller should know at once.
 
     It lost a leadership, a log failed or is whole again, or there is a new controller.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The controller answered a heartbeat of this process."""
 
     sequence: int
     lease_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat:
+class SendHeartbeat(Struct, frozen=True):
     """Send a heartbeat with this sequence to the controller, if one is known."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseBegun:
+class LeaseBegun(Struct, frozen=True):
     """The lease has begun: this node leads what the applied state assigns to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEnded:
+class LeaseEnded(Struct, frozen=True):
     """It leads nothing until the lease begins again."""
 
 

@@ -19,8 +19,10 @@ node are all partitions with a new target; `move` sets one by hand.
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.commands import (
@@ -45,8 +47,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import basis_of
 
 
-@dataclass(slots=True)
-class Load:
+class Load(Struct):
     """The load of nodes, replicas on their way included.
 
     Attributes:
@@ -54,8 +55,8 @@ class Load:
         preferred: Partitions of which a node is the first replica.
     """
 
-    replicas: Counter[NodeId] = field(default_factory=Counter)
-    preferred: Counter[NodeId] = field(default_factory=Counter)
+    replicas: Counter[NodeId] = msgspec.field(default_factory=Counter)
+    preferred: Counter[NodeId] = msgspec.field(default_factory=Counter)
 
     @classmethod
     def of(cls, state: ClusterState) -> "Load":
@@ -215,16 +216,14 @@ class Fitness(Protocol):
         """Return whether the replica's node is live and has reported no reason against it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """The next command of a move."""
 
     key: PartitionKey
     command: SetTarget | ChangeReplicas | ChangeObservers
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The steps that can be done now.
 
     Attributes:

@@ -11,11 +11,11 @@ commands.
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, assert_never
 
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.metadata_group import MetadataGroup
@@ -205,8 +205,7 @@ class Standing(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """Identity of this process."""
 
     node: NodeId
@@ -214,8 +213,7 @@ class Process:
     boot: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Unanswered:
+class _Unanswered(Struct, frozen=True):
     """A heartbeat under way."""
 
     heartbeat: Heartbeat

@@ -35,8 +35,9 @@ of `penstock.logd.format.acks`.
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.frame import NO_PRODUCER, crc32c
@@ -55,16 +56,14 @@ _BATCH: Final = struct.Struct("<BBHI16sQQ")
 assert _BATCH.size == BATCH_HEADER_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Struct, frozen=True):
     """An envelope whose outer layer is sound; the payload is not looked at yet."""
 
     type: int
     payload: memoryview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchPayload:
+class BatchPayload(Struct, frozen=True, kw_only=True):
     """A whole batch from one producer."""
 
     schema_version: int

@@ -6,9 +6,10 @@ refusals have gone on for `unsubscribe_after_ns`, and never comes back within `r
 or before it has drained well below what made it leave: it cannot flap.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 _CALM_NS: Final = 1_000_000_000
 """Nanoseconds without a refusal after which refusals count as over."""
@@ -19,8 +20,7 @@ _TOTAL_LOW: Final = 0.75
 because what the other streams hold need not concern this one."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionPolicy:
+class AdmissionPolicy(Struct, frozen=True):
     """Policy by which a stream leaves its subject and returns.
 
     Attributes:
@@ -35,8 +35,7 @@ class AdmissionPolicy:
 NEVER_LEAVE: Final = AdmissionPolicy(unsubscribe_after_ns=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """Load of a stream.
 
     Attributes:

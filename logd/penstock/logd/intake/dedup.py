@@ -26,12 +26,12 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 from zlib import crc32
 
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.format.frame import FrameHeader
@@ -142,13 +142,11 @@ class MessageIds:
             left -= 1
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(Struct, frozen=True):
     """The batch is the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(Struct, frozen=True):
     """The batch is stored already.
 
     Attributes:
@@ -159,8 +157,7 @@ class Duplicate:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Something between the last stored batch and this one is missing.
 
     Attributes:
@@ -173,8 +170,7 @@ class Gap:
 Verdict = Accept | Duplicate | Gap
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(Struct, frozen=True):
     """State of one producer.
 
     Attributes:
@@ -381,8 +377,7 @@ _KEPT: Final = 8192
 """Events of which the checksum before and after is known: those that replicas in sync lag by."""
 
 
-@dataclass(frozen=True, slots=True)
-class DedupMark:
+class DedupMark(Struct, frozen=True):
     """Summary of a replica's deduplication state.
 
     Attributes:

@@ -12,9 +12,11 @@ much under way when nats-server cuts it off.
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.format.acks import Nack
 from penstock.logd.limits import GAPS_KEPT
@@ -78,8 +80,7 @@ class Instant(NamedTuple):
         return Instant(monotonic_ns, self.unix_ns - (self.monotonic_ns - monotonic_ns))
 
 
-@dataclass(slots=True)
-class Gap:
+class Gap(Struct):
     """One time without messages.
 
     Attributes:
@@ -101,8 +102,7 @@ class Gap:
         return max((self.end or now).monotonic_ns - self.start.monotonic_ns, 0)
 
 
-@dataclass(slots=True)
-class GapTotals:
+class GapTotals(Struct):
     """Totals of one stream and reason, since the process started."""
 
     count: int = 0
@@ -110,24 +110,22 @@ class GapTotals:
     messages: int = 0
 
 
-@dataclass(slots=True)
-class _Dropping:
+class _Dropping(Struct):
     gap: Gap
     last: Instant
 
 
-@dataclass(slots=True)
-class GapLedger:
+class GapLedger(Struct):
     """Every gap that lasts, the last ones that ended, and totals.
 
     Attributes:
         ended: The last that ended, oldest first.
     """
 
-    ended: deque[Gap] = field(default_factory=lambda: deque(maxlen=GAPS_KEPT))
-    _open: dict[tuple[GapReason, str], Gap] = field(default_factory=dict)
-    _dropping: dict[tuple[GapReason, str], _Dropping] = field(default_factory=dict)
-    _totals: dict[tuple[str, GapReason], GapTotals] = field(default_factory=dict)
+    ended: deque[Gap] = msgspec.field(default_factory=lambda: deque(maxlen=GAPS_KEPT))
+    _open: dict[tuple[GapReason, str], Gap] = msgspec.field(default_factory=dict)
+    _dropping: dict[tuple[GapReason, str], _Dropping] = msgspec.field(default_factory=dict)
+    _totals: dict[tuple[str, GapReason], GapTotals] = msgspec.field(default_factory=dict)
     _changes: int = 0
 
     def settle(self, now: Instant) -> list[Gap]:

@@ -16,8 +16,10 @@ keep a sequence for each subject there ever was; it refuses the question.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, assert_never
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.acks import Nack, PubAck
@@ -116,8 +118,7 @@ def _subject_fault(options: PublishOptions, subject: bytes, config: StreamConfig
     return None
 
 
-@dataclass(slots=True)
-class IntakeCounts:
+class IntakeCounts(Struct):
     """Records since the start: received = stored + duplicates + the sum of refused.
 
     `untold` are those of `refused` whose publishers left no subject for an answer.
@@ -128,8 +129,8 @@ class IntakeCounts:
     stored: int = 0
     duplicates: int = 0
     malformed_envelopes: int = 0
-    refused: Counter[Nack] = field(default_factory=Counter)
-    untold: Counter[Nack] = field(default_factory=Counter)
+    refused: Counter[Nack] = msgspec.field(default_factory=Counter)
+    untold: Counter[Nack] = msgspec.field(default_factory=Counter)
 
 
 BUSY: Final = "too many bytes wait to be stored; try again later"
@@ -272,8 +273,7 @@ def _policy(published: Published, config: StreamConfig) -> AckPolicy | None:
     return published.ack_policy
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True):
     """Messages of one turn, in order of arrival.
 
     Attributes:
@@ -288,23 +288,20 @@ class Arrived:
     offset_max: int = OFFSET_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class LogFailed:
+class LogFailed(Struct, frozen=True):
     """The partition's log refuses writes."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Led:
+class Led(Struct, frozen=True):
     """The partition is led here from now on, under this epoch, from this offset on."""
 
     epoch: int
     next_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Declined:
+class Declined(Struct, frozen=True):
     """Everything is refused with this from now on; None: no more."""
 
     refusal: Refusal | None

@@ -8,8 +8,9 @@ that are stored, for the record has a place for what they say:
     Penstock-Ack-Policy  `all`, `leader` or `none`, instead of the stream's `ack_policy`
 """
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from penstock.logd.format.acks import Nack
 from penstock.logd.format.headers import Pairs
@@ -56,8 +57,7 @@ _KNOWN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why a message is not stored."""
 
     nack: Nack

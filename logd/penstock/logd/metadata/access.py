@@ -5,8 +5,10 @@ it was based on; if there is another by then, it is refused.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import ACL_RULES_MAX, QUOTAS_MAX
@@ -14,32 +16,28 @@ from penstock.logd.security.acl import AclRule, check_rule
 from penstock.logd.security.quotas import Quota, check_quota, quota_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutAcl:
+class PutAcl(Struct, frozen=True, kw_only=True):
     """Add rules; those that are there already stay as they are."""
 
     rules: tuple[AclRule, ...]
     based_on: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAcl:
+class DeleteAcl(Struct, frozen=True, kw_only=True):
     """Remove the rules with these ids, all of them or none."""
 
     rules: tuple[str, ...]
     based_on: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutQuota:
+class PutQuota(Struct, frozen=True, kw_only=True):
     """Set a principal's quota, in place of the one it has."""
 
     quota: Quota
     based_on: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteQuota:
+class DeleteQuota(Struct, frozen=True, kw_only=True):
     """Remove a principal's quota."""
 
     principal: str
@@ -49,13 +47,12 @@ class DeleteQuota:
 AccessCommand = PutAcl | DeleteAcl | PutQuota | DeleteQuota
 
 
-@dataclass(slots=True)
-class AccessTable:
+class AccessTable(Struct):
     """Rules by id and quotas by principal. Changed by `apply_access` only."""
 
     version: int = 0
-    rules: dict[str, AclRule] = field(default_factory=dict)
-    quotas: dict[str, Quota] = field(default_factory=dict)
+    rules: dict[str, AclRule] = msgspec.field(default_factory=dict)
+    quotas: dict[str, Quota] = msgspec.field(default_factory=dict)
 
     def max_streams(self, principal: str) -> int | None:
         """Return how many streams a principal may create; None: unlimited."""
@@ -63,8 +60,7 @@ class AccessTable:
         return None if quota is None else quota.streams
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRecord:
+class AccessRecord(Struct, frozen=True, kw_only=True):
     """The table's persistent form."""
 
     version: int = 0

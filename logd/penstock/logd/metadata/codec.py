@@ -1,4 +1,4 @@
-"""Frozen dataclasses as strict JSON: what nodes of a cluster write down for each other.
+"""Frozen structs and dataclasses as strict JSON: what nodes of a cluster write for each other.
 
 A document is an object with the fields of its class, by their names. It is read with the types of
 the class: `str`, `int`, `bool`, `None`, literals, enums, tuples, other such classes, and unions of
@@ -27,7 +27,7 @@ Document: TypeAlias = dict[str, Any]
 Reader = Callable[[Any, str], Any]
 
 _UNUSED: Final = b',"restore_from":[],"restore_upto":[]'
-"""JSON of a `StreamConfig` that is restored from no backup. It is cut out of the bytes, as orjson
+"""JSON of a `StreamConfig` that is restored from no backup. It is cut out of the bytes, as msgspec
 writes every field, and Python would take long for all streams of a cluster. Within a string there
 would be backslashes, so that it is nothing else."""
 
@@ -64,8 +64,8 @@ class LaterVersionError(LogdError):
 
 
 def write_document(document: Any) -> bytes:
-    """JSON of dataclasses, lists and plain values; the same bytes for the same values."""
-    return orjson.dumps(document).replace(_UNUSED, b"")
+    """JSON of such objects, lists and plain values; the same bytes for the same values."""
+    return msgspec.json.encode(document).replace(_UNUSED, b"")
 
 
 def read_document(data: bytes, *, where: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _is_plain(_: Any) -> bool:
 def _knows_fields(kind: Any) -> Callable[[Any], bool]:
     """Return a check that the objects in a value have no fields but those of their classes."""
     origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
+    if _has_fields(kind):
         return _knows_fields_of(kind)
     if origin is tuple:
         knows = _knows_fields(arguments[0])
@@ -142,8 +142,8 @@ def _knows_fields_of(kind: Any) -> Callable[[Any], bool]:
 def _reader(kind: Any) -> Reader:
     if kind in (str, int, bool, type(None)):
         return _read_plain(kind)
-    if is_dataclass(kind):
-        return _read_dataclass(kind)
+    if _has_fields(kind):
+        return _read_object(kind)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return _read_choice(tuple(kind), kind)
     origin, arguments = get_origin(kind), get_args(kind)
@@ -195,15 +195,24 @@ def _read_union(readers: list[Reader]) -> Reader:
     return read
 
 
-def _read_dataclass(kind: Any) -> Reader:
-    hints = get_type_hints(kind)
-    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
-    needed = {
+def _has_fields(kind: Any) -> bool:
+    return is_dataclass(kind) or (isinstance(kind, type) and issubclass(kind, msgspec.Struct))
+
+
+def _needed(kind: Any) -> set[str]:
+    """Names of the fields without a default."""
+    if issubclass(kind, msgspec.Struct):
+        return {field.name for field in msgspec.structs.fields(kind) if field.required}
+    return {
         field.name
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
     }
 
+
+def _read_object(kind: Any) -> Reader:
+    readers = {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+    needed = _needed(kind)
     gone = _GONE.get(kind.__name__, frozenset())
     former = _FORMER.get(kind.__name__, {})
 

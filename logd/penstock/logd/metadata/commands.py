@@ -7,8 +7,9 @@ A node that does not know the version, a kind or a field stops applying and says
 what the others have done. A field that is added gets a default, so that older commands are read.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import COMMAND_BYTES_MAX
@@ -26,8 +27,7 @@ from penstock.logd.metadata.streams import StreamConfig
 COMMAND_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
+class Basis(Struct, frozen=True, kw_only=True):
     """State that a proposal about a partition was based on; if it has changed, it is refused."""
 
     stream: str
@@ -37,8 +37,7 @@ class Basis:
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterNode:
+class RegisterNode(Struct, frozen=True, kw_only=True):
     """A node has started. It gets its place, or tells its new addresses, storage and process.
 
     Whatever it led, it leads no longer: its process is a new one and must get a new epoch, or two
@@ -53,31 +52,27 @@ class RegisterNode:
     adopting: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
+class Drain(Struct, frozen=True, kw_only=True):
     """Begin to move everything off a node, or, with `undo`, end that."""
 
     node: NodeId
     undo: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveNode:
+class RemoveNode(Struct, frozen=True, kw_only=True):
     """End a node's membership; it is drained, and what data it may still hold is forgotten."""
 
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """A new partition: its replicas, preferred leader first, and those that live."""
 
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateStream:
+class CreateStream(Struct, frozen=True, kw_only=True):
     """Create a stream, or find it made with the same config and options.
 
     Attributes:
@@ -93,8 +88,7 @@ class CreateStream:
     creator: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdoptStream:
+class AdoptStream(Struct, frozen=True, kw_only=True):
     """Take over a stream of one partition, with its data, from the time before there was a cluster.
 
     Attributes:
@@ -111,8 +105,7 @@ class AdoptStream:
     purge_epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterStream:
+class AlterStream(Struct, frozen=True, kw_only=True):
     """Change the options of a stream."""
 
     incarnation: str
@@ -120,8 +113,7 @@ class AlterStream:
     options: ReplicationOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetStreamMode:
+class SetStreamMode(Struct, frozen=True, kw_only=True):
     """Pause or resume a stream, make it read-only or writable; None: as it is.
 
     Attributes:
@@ -135,24 +127,21 @@ class SetStreamMode:
     held: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WakeStream:
+class WakeStream(Struct, frozen=True, kw_only=True):
     """A message has come for a stream that was paused: it is no more, unless it is held."""
 
     stream: str
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteStream:
+class DeleteStream(Struct, frozen=True, kw_only=True):
     """Mark a stream as deleted. It is forgotten when every node has said that its data is gone."""
 
     stream: str
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataGone:
+class DataGone(Struct, frozen=True, kw_only=True):
     """A node holds no data any more of partitions that were deleted or moved off it."""
 
     node: NodeId
@@ -161,16 +150,14 @@ class DataGone:
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChange:
+class IsrChange(Struct, frozen=True, kw_only=True):
     """The replicas that are in sync from now on."""
 
     basis: Basis
     isr: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeIsr:
+class ChangeIsr(Struct, frozen=True, kw_only=True):
     """Changes of ISRs; each is applied or refused on its own."""
 
     changes: tuple[IsrChange, ...]
@@ -179,8 +166,7 @@ class ChangeIsr:
 Unclean: TypeAlias = Literal["no", "option", "operator"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Election:
+class Election(Struct, frozen=True, kw_only=True):
     """A change of a partition's leader.
 
     Attributes:
@@ -198,39 +184,34 @@ class Election:
     unclean: Unclean = "no"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeaders:
+class ElectLeaders(Struct, frozen=True, kw_only=True):
     """Changes of leaders; each is applied or refused on its own."""
 
     elections: tuple[Election, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetTarget:
+class SetTarget(Struct, frozen=True, kw_only=True):
     """Begin to move a partition's replicas, or, with None, give up a move."""
 
     basis: Basis
     target: tuple[NodeId, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeReplicas:
+class ChangeReplicas(Struct, frozen=True, kw_only=True):
     """Add one replica, remove one, or change their order."""
 
     basis: Basis
     replicas: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeObservers:
+class ChangeObservers(Struct, frozen=True, kw_only=True):
     """The nodes that hold a copy and never count."""
 
     basis: Basis
     observers: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PurgePartition:
+class PurgePartition(Struct, frozen=True, kw_only=True):
     """Take what a partition's leader has below an offset from readers; all of it is committed.
 
     Attributes:
@@ -244,8 +225,7 @@ class PurgePartition:
     before: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewShare:
+class NewShare(Struct, frozen=True, kw_only=True):
     """Member that is to read a partition, and the one that may be reading it from now on."""
 
     partition: GroupPartition
@@ -253,8 +233,7 @@ class NewShare:
     owner: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """A member has said that it no longer reads a partition it was granted in an epoch."""
 
     partition: GroupPartition
@@ -262,8 +241,7 @@ class Release:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutGroup:
+class PutGroup(Struct, frozen=True, kw_only=True):
     """The members and shares of a group from now on; without members it is forgotten.
 
     Attributes:
@@ -315,7 +293,7 @@ def encode_command(command: Command) -> bytes:
     assert _KINDS[kind] is type(command)
     try:
         data = write_document({"version": COMMAND_VERSION, "kind": kind, "command": command})
-    except TypeError as error:
+    except UnicodeEncodeError as error:
         raise RefusedError("BAD_TEXT", f"{kind}: {error}") from None
     if len(data) > COMMAND_BYTES_MAX:
         raise RefusedError(

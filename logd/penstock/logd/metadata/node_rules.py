@@ -10,8 +10,10 @@ drained or was removed hands the leadership over first.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import (
@@ -229,8 +231,7 @@ def _granted(share: NewShare, before: Share | None, index: int) -> Share:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """Let another voter lead the group."""
 
     to: Member

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
 from annotated_types import Ge, Le
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.limits import REPLICAS_MAX
@@ -31,8 +32,7 @@ class NodeState(StrEnum):
     """It has none, and is refused if it comes back with the same data."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
+class Addresses(Struct, frozen=True, kw_only=True):
     """Addresses of a node, each as `host:port`; empty: it has none."""
 
     peer: str
@@ -41,8 +41,7 @@ class Addresses:
     grpc: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A member of the cluster.
 
     Attributes:
@@ -118,16 +117,14 @@ class ReplicationOptions:
         return not (self.paused and self.held)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(Struct, frozen=True, kw_only=True):
     """A node that was added to a partition's holders, empty, with this version of it."""
 
     node: NodeId
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRecord:
+class PartitionRecord(Struct, frozen=True, kw_only=True):
     """The replicas and the leader of a partition.
 
     Attributes:
@@ -171,8 +168,7 @@ class PartitionRecord:
         return {*self.replicas, *self.observers, *self.former}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamRecord:
+class StreamRecord(Struct, frozen=True, kw_only=True):
     """A stream of the cluster; partition n is at place n.
 
     Attributes:
@@ -200,16 +196,14 @@ class StreamRecord:
         return count // 2 + 1
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionKey:
+class PartitionKey(Struct, frozen=True, order=True):
     """Partition of the stream of that name."""
 
     stream: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GroupPartition:
+class GroupPartition(Struct, frozen=True, order=True):
     """A partition as a consumer group knows it: of one incarnation of its stream."""
 
     stream: str
@@ -217,8 +211,7 @@ class GroupPartition:
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
+class GroupMember(Struct, frozen=True, kw_only=True):
     """A consumer in a group.
 
     Attributes:
@@ -231,8 +224,7 @@ class GroupMember:
     session_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(Struct, frozen=True, kw_only=True):
     """Reader of a partition within a group.
 
     Attributes:
@@ -247,8 +239,7 @@ class Share:
     epoch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """A consumer group with at least one member.
 
     Attributes:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from annotated_types import Ge, Le
+from msgspec import Struct
 
 from penstock.logd.format.segment_facts import SegmentFacts
 from penstock.logd.metadata.option import Option
@@ -86,15 +87,13 @@ NO_LIMITS: Final = Retention()
 """Everything is kept for ever."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteBefore:
+class DeleteBefore(Struct, frozen=True):
     """Delete the sealed segments that end at or below `offset`."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
+class Seal(Struct, frozen=True):
     """Seal the active segment, so that it can be deleted as a whole in its time."""
 
 

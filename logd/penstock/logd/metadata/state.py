@@ -10,8 +10,9 @@ A snapshot is JSON with sorted parts, the same bytes for the same state:
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.metadata.access import (
@@ -79,8 +80,7 @@ from penstock.logd.metadata.tables import Done, Tables
 SNAPSHOT_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """A command changed nothing.
 
     Attributes:
@@ -91,8 +91,7 @@ class Refused:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Each:
+class Each(Struct, frozen=True, kw_only=True):
     """Results of the parts of a command, in their order."""
 
     results: tuple[Done | Refused, ...]
@@ -252,8 +251,7 @@ class ClusterState:
         return state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Snapshot:
+class _Snapshot(Struct, frozen=True, kw_only=True):
     index: int
     nodes: tuple[Node, ...]
     streams: tuple[StreamRecord, ...]

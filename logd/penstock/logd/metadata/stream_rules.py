@@ -15,6 +15,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import check_filter
 from penstock.logd.limits import PARTITIONS_PER_STREAM_MAX, REPLICAS_MAX
@@ -66,7 +68,7 @@ def create_stream(tables: Tables, index: int, command: CreateStream) -> Done:
     partitions = tuple(_new_partition(placement) for placement in command.placements)
     done = _add(tables, command.config, command.options, incarnation, partitions)
     name = command.config.name
-    tables.streams[name] = replace(tables.streams[name], creator=command.creator)
+    tables.streams[name] = structs.replace(tables.streams[name], creator=command.creator)
     return done
 
 
@@ -81,7 +83,7 @@ def adopt_stream(tables: Tables, index: int, command: AdoptStream) -> Done:
     if found is not None:
         message = f"stream {command.config.name!r} exists with another incarnation"
         raise RefusedError("STREAM_DIFFERS", message, stream=command.config.name)
-    partition = replace(
+    partition = structs.replace(
         _new_partition(Placement(replicas=(command.node,), isr=(command.node,))),
         leader_epoch=command.leader_epoch,
         purged=command.purged,
@@ -98,7 +100,7 @@ def alter_stream(tables: Tables, index: int, command: AlterStream) -> Done:
     check_options(command.options)
     changed = tables.catalog.alter(command.config) or stream.options != command.options
     config = tables.catalog.get(name).config  # with what an alteration leaves as it is
-    stream = replace(stream, config=config, options=command.options)
+    stream = structs.replace(stream, config=config, options=command.options)
     return _replace_options(tables, stream, changed=changed)
 
 
@@ -112,7 +114,7 @@ def set_stream_mode(tables: Tables, index: int, command: SetStreamMode) -> Done:
     if command.read_only is not None:
         options = replace(options, read_only=command.read_only)
     changed = options != stream.options
-    return _replace_options(tables, replace(stream, options=options), changed=changed)
+    return _replace_options(tables, structs.replace(stream, options=options), changed=changed)
 
 
 def wake_stream(tables: Tables, index: int, command: WakeStream) -> Done:
@@ -121,7 +123,7 @@ def wake_stream(tables: Tables, index: int, command: WakeStream) -> Done:
     stream = tables.stream(command.stream, command.incarnation)
     wakes = stream.options.paused and stream.options.listens
     options = replace(stream.options, paused=stream.options.paused and not wakes)
-    return _replace_options(tables, replace(stream, options=options), changed=wakes)
+    return _replace_options(tables, structs.replace(stream, options=options), changed=wakes)
 
 
 def _replace_options(tables: Tables, stream: StreamRecord, *, changed: bool) -> Done:
@@ -129,9 +131,10 @@ def _replace_options(tables: Tables, stream: StreamRecord, *, changed: bool) -> 
     name = stream.config.name
     if changed:
         partitions = tuple(
-            replace(partition, version=partition.version + 1) for partition in stream.partitions
+            structs.replace(partition, version=partition.version + 1)
+            for partition in stream.partitions
         )
-        tables.streams[name] = replace(stream, partitions=partitions)
+        tables.streams[name] = structs.replace(stream, partitions=partitions)
     keys = _keys(stream) if changed else ()
     return Done(changed=changed, incarnation=stream.incarnation, partitions=keys)
 
@@ -146,7 +149,7 @@ def delete_stream(tables: Tables, index: int, command: DeleteStream) -> Done:
     for partition in stream.partitions:
         tables.depose(index, partition)
     partitions = tuple(
-        replace(
+        structs.replace(
             partition,
             leader=None,
             leader_epoch=partition.leader_epoch + 1,
@@ -157,7 +160,7 @@ def delete_stream(tables: Tables, index: int, command: DeleteStream) -> Done:
         )
         for partition in stream.partitions
     )
-    tables.streams[command.stream] = replace(
+    tables.streams[command.stream] = structs.replace(
         stream, state=StreamState.DELETING, partitions=partitions
     )
     _forget_if_gone(tables, command.stream)
@@ -309,16 +312,16 @@ def _drop(tables: Tables, name: str, node: NodeId, numbers: set[int]) -> tuple[P
     changed = []
     for number in sorted(numbers):
         partition = stream.partitions[number]
-        now = replace(partition, former=_without(partition.former, node))
+        now = structs.replace(partition, former=_without(partition.former, node))
         if not stream.is_open:
-            now = replace(
+            now = structs.replace(
                 now,
                 replicas=_without(now.replicas, node),
                 observers=_without(now.observers, node),
             )
         if now != partition:
             key = PartitionKey(name, number)
-            tables.put(key, replace(now, version=partition.version + 1))
+            tables.put(key, structs.replace(now, version=partition.version + 1))
             changed.append(key)
     return tuple(changed)
 
@@ -360,7 +363,7 @@ def change_isr(tables: Tables, index: int, change: IsrChange) -> Done:
         raise RefusedError("LEADER_NOT_IN_ISR", message)
     _check_among(isr, partition.replicas, "replicas", change.basis)
     key = PartitionKey(change.basis.stream, change.basis.partition)
-    tables.put(key, replace(partition, isr=isr, version=partition.version + 1))
+    tables.put(key, structs.replace(partition, isr=isr, version=partition.version + 1))
     return Done(partitions=(key,))
 
 
@@ -509,7 +512,9 @@ def purge_partition(tables: Tables, index: int, command: PurgePartition) -> Done
         return Done(changed=False)
     key = PartitionKey(command.stream, command.partition)
     version = partition.version + 1
-    tables.put(key, replace(partition, purged=command.before, purge_epoch=epoch, version=version))
+    tables.put(
+        key, structs.replace(partition, purged=command.before, purge_epoch=epoch, version=version)
+    )
     return Done(partitions=(key,))
 
 
@@ -573,5 +578,5 @@ def _put(tables: Tables, basis: Basis, partition: PartitionRecord, **changes: ob
     if all(getattr(partition, name) == value for name, value in changes.items()):
         return Done(changed=False)
     version = partition.version + 1
-    tables.put(key, replace(partition, version=version, **changes))  # type: ignore[arg-type]  # fields by name
+    tables.put(key, structs.replace(partition, version=version, **changes))
     return Done(partitions=(key,))

@@ -1,7 +1,10 @@
 """The tables that commands change. Only the rules of this package write to them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.access import AccessTable
@@ -18,8 +21,7 @@ from penstock.logd.metadata.records import (
 from penstock.logd.metadata.streams import Metadata
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """A command was applied.
 
     Attributes:
@@ -33,8 +35,7 @@ class Done:
     partitions: tuple[PartitionKey, ...] = ()
 
 
-@dataclass(slots=True)
-class Tables:
+class Tables(Struct):
     """Everything there is, by name.
 
     Attributes:
@@ -42,11 +43,11 @@ class Tables:
         access: Rules and quotas.
     """
 
-    nodes: dict[NodeId, Node] = field(default_factory=dict)
-    streams: dict[str, StreamRecord] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
-    catalog: Metadata = field(default_factory=Metadata)
-    access: AccessTable = field(default_factory=AccessTable)
+    nodes: dict[NodeId, Node] = msgspec.field(default_factory=dict)
+    streams: dict[str, StreamRecord] = msgspec.field(default_factory=dict)
+    groups: dict[str, Group] = msgspec.field(default_factory=dict)
+    catalog: Metadata = msgspec.field(default_factory=Metadata)
+    access: AccessTable = msgspec.field(default_factory=AccessTable)
 
     def member(self, node: NodeId) -> Node:
         """A node that has not been removed.

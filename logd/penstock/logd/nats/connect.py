@@ -21,11 +21,13 @@ import binascii
 import re
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.base.lazy_module import LazyModule
@@ -219,8 +221,7 @@ _EXPIRED: Final = (9, 10)  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_
 _WRONG_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True, kw_only=True):
     """TLS in the configuration.
 
     Attributes:
@@ -294,8 +295,7 @@ _NEXT_ADDRESS_S: Final = 0.25
 _HANDSHAKE_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NatsAccess:
+class NatsAccess(Struct, frozen=True, kw_only=True):
     """Access to a NATS cluster.
 
     Attributes:
@@ -307,7 +307,7 @@ class NatsAccess:
     """
 
     servers: tuple[NatsServer, ...]
-    login: Login = field(default_factory=Login)
+    login: Login = msgspec.field(default_factory=Login)
     tls: TlsFiles | None = None
     source: TlsSource | None = None
 

@@ -23,11 +23,12 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.errors import LogdError
@@ -99,8 +100,7 @@ class LinkState(Enum):
     CONFIRMED = "confirmed"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkEvent:
+class LinkEvent(Struct, frozen=True):
     """Something that decides what can arrive.
 
     Attributes:
@@ -116,13 +116,12 @@ class LinkEvent:
     since_ns: int | None = None
 
 
-@dataclass(slots=True)
-class _Subscription:
+class _Subscription(Struct):
     subject: str
     queue: str = ""
     paused: bool = False
     denial: str = ""
-    known: asyncio.Event = field(default_factory=asyncio.Event)
+    known: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class Subscriptions:
@@ -253,8 +252,7 @@ _WRITE_BUFFER_MAX: Final = 16 * 1024 * 1024
 Sleep = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkTiming:
+class LinkTiming(Struct, frozen=True, kw_only=True):
     """Times of a link.
 
     Attributes:

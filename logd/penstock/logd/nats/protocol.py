@@ -16,11 +16,12 @@ import re
 import ssl
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+import msgspec
 import orjson
+from msgspec import Struct
 from typing_extensions import override
 
 from penstock.logd.errors import CorruptError, LogdError
@@ -59,8 +60,7 @@ _new_tuple: Final = tuple.__new__
 """Makes a named tuple in half the time of calling its class."""
 
 
-@dataclass(slots=True)
-class Parsed:
+class Parsed(Struct):
     """Content of one read.
 
     Attributes:
@@ -72,10 +72,10 @@ class Parsed:
         damage: Why what follows cannot be parsed; the parser is unusable then.
     """
 
-    messages: dict[bytes, list[Message]] = field(default_factory=lambda: defaultdict(list))
+    messages: dict[bytes, list[Message]] = msgspec.field(default_factory=lambda: defaultdict(list))
     info: dict[str, Any] | None = None
     pings: int = 0
-    answers: list[str | None] = field(default_factory=list)
+    answers: list[str | None] = msgspec.field(default_factory=list)
     damage: CorruptError | None = None
 
 
@@ -254,8 +254,7 @@ class ErrorKind(Enum):
     """The server hangs up: stale connection, too large a payload, malformed input, ..."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerError:
+class ServerError(Struct, frozen=True):
     """One -ERR line.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from penstock.logd.compaction.scheduler import CompactionScheduler, CompactionSettings, Wants
 from penstock.logd.errors import (
@@ -81,8 +81,7 @@ MakeRole = Callable[[CommitLog, EpochFile], Role]
 """Given the recovered log. Raises CorruptError, OSError."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveredPartition:
+class RecoveredPartition(Struct, frozen=True):
     """A log that was recovered, and who decides about it.
 
     Attributes:

@@ -31,12 +31,12 @@ that is still read. Beside an encrypted log the file is encrypted as a whole
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.errors import CorruptError, RefusedError
@@ -69,8 +69,7 @@ _SCHEMA: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshot:
+class ProducerSnapshot(Struct, frozen=True):
     """Dedup state of everything below `offset`, at one moment.
 
     Attributes:

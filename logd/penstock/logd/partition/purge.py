@@ -10,9 +10,10 @@ others at their offsets, of later epochs: those were not purged.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.metadata.streams import check_not_internal
@@ -22,8 +23,7 @@ PURGED_NAME: Final = "purged"
 """The file of a partition in which 0.1.0 kept this, outside of a cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class PurgePoint:
+class PurgePoint(Struct, frozen=True):
     """Range that was purged.
 
     Attributes:

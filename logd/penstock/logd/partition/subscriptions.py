@@ -7,10 +7,11 @@ subject still finds it and is counted.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.format.acks import Nack
@@ -74,14 +75,13 @@ class MessageHandler(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Listener:
+class _Listener(Struct):
     partition: MessageHandler
     sid: bytes
     admission: Admission
     wild: bool
     refused: int = 0
-    untold: Counter[Nack] = field(default_factory=Counter)
+    untold: Counter[Nack] = msgspec.field(default_factory=Counter)
     denial: str = ""
     denied_ns: int = 0
 

@@ -8,10 +8,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from penstock.base.backoff import Backoff
 from penstock.base.clock import Clock
@@ -127,8 +128,7 @@ class StateMachine(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Hooks:
+class Hooks(Struct):
     """Told on the event loop, while the core is not to be called.
 
     Attributes:
@@ -155,8 +155,7 @@ class LostError(UnavailableError):
     """Another leader took over before the proposal was committed: it was not done and never is."""
 
 
-@dataclass(slots=True)
-class MemberCounts:
+class MemberCounts(Struct):
     """Counters of a member.
 
     Attributes:
@@ -169,18 +168,16 @@ class MemberCounts:
     ignored: int = 0
 
 
-@dataclass(slots=True)
-class _Proposed:
+class _Proposed(Struct):
     term: int
     answer: asyncio.Future[Any]
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(Struct):
     """Unanswered requests to the core by tag, and proposals by index."""
 
-    answers: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
-    proposed: dict[int, _Proposed] = field(default_factory=dict)
+    answers: dict[int, asyncio.Future[Any]] = msgspec.field(default_factory=dict)
+    proposed: dict[int, _Proposed] = msgspec.field(default_factory=dict)
     last_tag: int = 0
 
     def new(self) -> tuple[int, asyncio.Future[Any]]:

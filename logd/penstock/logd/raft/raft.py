@@ -27,9 +27,10 @@ has the index applied. A follower asks the leader for the index and reads its ow
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from penstock.logd.errors import DATA_LOST, LogdError, RefusedError
 from penstock.logd.raft.log import RaftLog
@@ -604,8 +605,7 @@ class _Incoming:
         return Snapshot(first.index, first.index_term, first.membership, bytes(self._data))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOrigin:
+class ReadOrigin(Struct, frozen=True):
     """Requester of a read index.
 
     Attributes:
@@ -652,8 +652,7 @@ class LeaderReads:
         return origins
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(Struct, frozen=True):
     tag: int
     deadline_ns: int
 
@@ -851,8 +850,7 @@ class Replicator:
         progress.chunk_round = self.round
 
 
-@dataclass(slots=True)
-class Transfer:
+class Transfer(Struct):
     """One handover; the leader takes no proposals meanwhile.
 
     Attributes:

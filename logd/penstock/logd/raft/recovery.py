@@ -27,9 +27,11 @@ A step that was synced can look like row D only if the disk loses a sector that 
 durable, in the last step before a power loss that also took the mark back.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.raft import Entry, HardState, Recovered
@@ -55,8 +57,7 @@ REPAIR: Final = (
 )
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(Struct):
     """A file of records.
 
     Attributes:
@@ -69,8 +70,7 @@ class Segment:
     last_index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing recovery found and did, by the letter of its row."""
 
     row: str
@@ -78,8 +78,7 @@ class Finding:
     action: str
 
 
-@dataclass(slots=True)
-class Recovery:
+class Recovery(Struct):
     """State of a member's disk. Call `run` once.
 
     Attributes:
@@ -93,15 +92,15 @@ class Recovery:
     directory: Path
     head: SegmentHead
     disk: Disk
-    recovered: Recovered = field(default_factory=Recovered)
-    segments: list[Segment] = field(default_factory=list)
+    recovered: Recovered = msgspec.field(default_factory=Recovered)
+    segments: list[Segment] = msgspec.field(default_factory=list)
     size: int = 0
     sequence: int = 0
     step: int = 0
     mark: SnapshotMark | None = None
-    findings: list[Finding] = field(default_factory=list)
-    _hard_state: HardState = field(default_factory=HardState)
-    _entries: list[Entry] = field(default_factory=list)
+    findings: list[Finding] = msgspec.field(default_factory=list)
+    _hard_state: HardState = msgspec.field(default_factory=HardState)
+    _entries: list[Entry] = msgspec.field(default_factory=list)
 
     def run(self) -> File:
         """Read everything; the last segment's file, all of it durable.

@@ -43,10 +43,11 @@ use) after a power loss. Below it, bad bytes were acknowledged once.
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import crc32c
@@ -76,23 +77,20 @@ class RecordType(IntEnum):
     SNAPSHOT = 5
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHead:
+class SegmentHead(Struct, frozen=True):
     """Group and node of a log."""
 
     group: str
     node: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
+class Truncation(Struct, frozen=True):
     """Entry `index` and all after it are gone."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotMark:
+class SnapshotMark(Struct, frozen=True):
     """A snapshot file is durable and stands for all entries up to `index`."""
 
     index: int
@@ -103,8 +101,7 @@ class SnapshotMark:
 Item = SegmentHead | HardState | Entry | Truncation | SnapshotMark
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """A record as it was read.
 
     Attributes:
@@ -237,8 +234,7 @@ SIZE: Final = _LAYOUT.size
 assert SIZE == 32
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Durable prefix of a log: at least `size` bytes of the segment that begins at `segment`."""
 
     segment: int = 0

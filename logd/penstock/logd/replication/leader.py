@@ -29,9 +29,10 @@ KIP-966 aims at). Only a member that lost committed records must leave.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.replication.events import (
     Answer,
@@ -70,8 +71,7 @@ from penstock.logd.replication.events import (
 from penstock.logd.replication.log_state import LogState
 
 
-@dataclass(slots=True)
-class Peer:
+class Peer(Struct):
     """A follower as its fetches under the present epoch show it.
 
     It is behind since the last time at which it is known to have had all of the leader's log.

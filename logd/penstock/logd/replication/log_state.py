@@ -14,8 +14,10 @@ the other's, by asking again with a smaller one (KIP-279).
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import pairwise
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.replication.events import (
@@ -118,8 +120,7 @@ class Epochs:
         self._entries = []
 
 
-@dataclass(slots=True, kw_only=True)
-class LogState:
+class LogState(Struct, kw_only=True):
     """start <= synced <= written <= submitted, and all that is committed lies below synced.
 
     The last part breaks when a disk lost what it had acknowledged: `is_short`.
@@ -143,7 +144,7 @@ class LogState:
     synced: int = 0
     high_watermark: int = -1
     agreed_epoch: int = 0
-    epochs: Epochs = field(default_factory=Epochs)
+    epochs: Epochs = msgspec.field(default_factory=Epochs)
     cuts: int = 0
     cutting: bool = False
     beginning: int = 0

@@ -18,8 +18,9 @@ What the shell owes it:
 - `handle(Ticked())` when `next_deadline_ns` says so, asked again after each event.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.replication.corrupt_ranges import CorruptRanges
 from penstock.logd.replication.events import (
@@ -59,18 +60,15 @@ from penstock.logd.replication.leader import Leader
 from penstock.logd.replication.log_state import LogState
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """Has no part to play: there is no leader, or this node is not to hold the partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(Struct, frozen=True):
     """The view gives another role; the log's writer has not finished."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The log takes no writes. It is opened again as another `Replica`."""
 
     reason: str

@@ -19,10 +19,10 @@ nothing is sent until the debt is paid.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.logd.errors import RefusedError
@@ -87,8 +87,7 @@ class PartitionId(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """Request of the follower's node.
 
     Attributes:
@@ -106,8 +105,7 @@ class Request:
     forgotten: tuple[PartitionId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """An answer that a response is to hold, with frames of at most `bytes_max` bytes.
 
     The first frame is sent whatever its size. 0: none.
@@ -189,8 +187,7 @@ class FetchSessionClient:
         return list(self._states)
 
 
-@dataclass(slots=True)
-class _Told:
+class _Told(Struct):
     """State that a follower was sent about one partition.
 
     Attributes:

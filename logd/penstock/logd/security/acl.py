@@ -34,9 +34,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.subjects import SubjectTrie, begins_with_wildcard, check_filter, overlaps
@@ -79,8 +81,7 @@ class Effect(StrEnum):
     DENY = "deny"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class AclRule:
+class AclRule(Struct, frozen=True, kw_only=True, order=True, forbid_unknown_fields=True):
     """One rule; the table above says what principal and resource mean."""
 
     principal: str
@@ -99,8 +100,7 @@ class AclRule:
         return f"{self.effect} {self.principal} {self.action} {self.resource}"
 
 
-@dataclass(frozen=True, slots=True)
-class OnStream:
+class OnStream(Struct, frozen=True):
     """A stream is concerned, that there is or that is to be made.
 
     Attributes:
@@ -113,8 +113,7 @@ class OnStream:
     only: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OnSubject:
+class OnSubject(Struct, frozen=True):
     """A subject is concerned, or all that a filter matches.
 
     Attributes:
@@ -125,16 +124,14 @@ class OnSubject:
     streams: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OnCluster:
+class OnCluster(Struct, frozen=True):
     """No stream in particular."""
 
 
 Target: TypeAlias = OnStream | OnSubject | OnCluster
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Decision on an action.
 
     Attributes:
@@ -160,14 +157,13 @@ class Decision:
         return f"rule {self.rule.id}: {self.rule.text}"
 
 
-@dataclass(slots=True)
-class _Book:
+class _Book(Struct):
     """The rules of one effect on one action."""
 
-    everything: list[AclRule] = field(default_factory=list)
-    names: dict[str, list[AclRule]] = field(default_factory=dict)
-    prefixes: list[tuple[str, AclRule]] = field(default_factory=list)
-    trie: SubjectTrie[AclRule] = field(default_factory=SubjectTrie)
+    everything: list[AclRule] = msgspec.field(default_factory=list)
+    names: dict[str, list[AclRule]] = msgspec.field(default_factory=dict)
+    prefixes: list[tuple[str, AclRule]] = msgspec.field(default_factory=list)
+    trie: SubjectTrie[AclRule] = msgspec.field(default_factory=SubjectTrie)
 
     def add(self, rule: AclRule) -> None:
         resource = rule.resource
@@ -391,8 +387,7 @@ _VARIABLE: Final = re.compile(r"[^A-Z0-9]+")
 _DIRECTIONS: Final = {"publish": Action.PUBLISH, "subscribe": Action.READ}
 
 
-@dataclass(frozen=True, slots=True)
-class NatsUser:
+class NatsUser(Struct, frozen=True):
     """Permissions of one user.
 
     Attributes:

@@ -10,10 +10,11 @@ TLS has verified it by then: its authority, its dates, and that the other side h
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import RefusedError
@@ -36,8 +37,7 @@ class Method(StrEnum):
     """Another node of the cluster, or logd itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """Somebody.
 
     Attributes:
@@ -97,8 +97,7 @@ class UnauthenticatedError(RefusedError):
         super().__init__("UNAUTHENTICATED", message, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """An authenticated identity.
 
     Attributes:

@@ -7,9 +7,10 @@ whatever comes next waits. So a batch of any size passes, and the rate holds in 
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.acl import EVERYBODY, GROUP, check_principal
@@ -31,8 +32,7 @@ class Flow(StrEnum):
     REQUESTS = "requests"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Quota of a principal on each node; None: unlimited.
 
     Attributes:

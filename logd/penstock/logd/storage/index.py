@@ -32,8 +32,9 @@ a damaged log is scanned, and reported, at every opening.
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import NO_TIMESTAMP, crc32c
@@ -49,8 +50,7 @@ _HEADER: Final = struct.Struct("<4sBBHqqqqII")
 assert _HEADER.size == HEADER_SIZE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """Description of a segment by its index file.
 
     Attributes:
@@ -76,8 +76,7 @@ def empty_claim(base_offset: int) -> Claim:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class IndexState:
+class IndexState(Struct, frozen=True):
     """End of a segment at one moment.
 
     Attributes:

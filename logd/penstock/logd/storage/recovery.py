@@ -43,9 +43,11 @@ whichever claims more.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.frame import NO_TIMESTAMP
@@ -123,8 +125,7 @@ _NAME_DIGITS: Final = 20
 Observe = Callable[[FrameReader, Found], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing recovery found and did.
 
     Attributes:
@@ -144,8 +145,7 @@ class Finding:
     action: str
 
 
-@dataclass(slots=True)
-class RecoveryReport:
+class RecoveryReport(Struct):
     """Findings and repairs of opening a log.
 
     Attributes:
@@ -154,7 +154,7 @@ class RecoveryReport:
         bytes_truncated: Bytes of torn tails.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = msgspec.field(default_factory=list)
     bytes_scanned: int = 0
     bytes_truncated: int = 0
 

@@ -5,8 +5,9 @@ multiple of 8.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError
 from penstock.logd.format.frame import (
@@ -26,8 +27,7 @@ _WALK_BYTES: Final = 4096
 _SCAN_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A frame and where it lies.
 
     Attributes:
@@ -44,8 +44,7 @@ class Found:
         return self.position + self.header.frame_length
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """Bytes that should hold frames and do not.
 
     Attributes:

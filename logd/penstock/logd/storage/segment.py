@@ -22,9 +22,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.logd.encryption.cipher import Frame, SegmentCipher, decrypted
 from penstock.logd.errors import CorruptError, RefusedError

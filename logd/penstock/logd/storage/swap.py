@@ -36,10 +36,11 @@ whatever lies beside a reset file is to go, a log file of the same name included
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.storage.checkpoint import EPOCHS_NAME, MARK_NAME, MEMORY_NAME
 from penstock.logd.storage.disk import Disk, File
@@ -57,8 +58,7 @@ REPLACED_SUFFIX: Final = ".replaced"
 _DIGITS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """A rewritten segment's file and the range that it replaces.
 
     Attributes:
@@ -182,8 +182,7 @@ _SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SWAP_SUFFIX)
 _NAMES: Final = (EPOCHS_NAME, MEMORY_NAME, MARK_NAME)
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """A log that is to be empty.
 
     Attributes:

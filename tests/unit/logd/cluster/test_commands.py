@@ -6,6 +6,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.limits import COMMAND_BYTES_MAX
@@ -131,7 +132,7 @@ def test_what_means_nothing_new_is_written_as_nodes_of_before_understand_it() ->
         assert b"restore_" not in data
     name = '",\\"restore_from":[],"restore_upto":[]'
     config = replace(command.config, name=name, restore_from=(0,), restore_upto=(5,))
-    restored = replace(command, config=config)
+    restored = structs.replace(command, config=config)
     assert decode_command(encode_command(restored)) == restored
 
 

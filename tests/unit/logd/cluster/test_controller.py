@@ -1,8 +1,7 @@
 """What the controller decides, and when; its timing under faults is simulated elsewhere."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.controller.controller import (
     HeartbeatReceived,

@@ -1,7 +1,8 @@
 """What the controller moves, one step after the other."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from penstock.logd.controller.controller import ProposalDropped, RebalanceAsked, Tick
 from penstock.logd.metadata.commands import ChangeObservers, Drain, SetTarget

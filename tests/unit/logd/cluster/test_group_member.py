@@ -1,6 +1,6 @@
 """A member of a consumer group: what it reads, and when it stops."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.logd.controller.group_messages import (
     Answered,

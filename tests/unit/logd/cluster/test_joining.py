@@ -1,8 +1,7 @@
 """Who belongs to the metadata group follows who is registered, step by step."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.metadata.node_rules import HandOver, Step, next_step
 from penstock.logd.metadata.records import Addresses, Node, NodeState

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from penstock.logd.metadata.commands import AlterStream, SetStreamMode, WakeStream
 from penstock.logd.metadata.records import PartitionKey
@@ -26,7 +27,7 @@ def test_modes_and_options_are_changed(cluster: Cluster) -> None:
     assert cluster.apply(mode) == Done(changed=False, incarnation=stream.incarnation)
     later = cluster.stream().partitions[0].version
     assert later == stream.partitions[0].version + 1, "its replicas are to see it"
-    assert cluster.code(replace(mode, paused=None, read_only=True)) == ""
+    assert cluster.code(structs.replace(mode, paused=None, read_only=True)) == ""
     assert (cluster.stream().options.paused, cluster.stream().options.read_only) == (True, True)
     alter = AlterStream(
         config=replace(stream.config, compact=True),
@@ -36,7 +37,7 @@ def test_modes_and_options_are_changed(cluster: Cluster) -> None:
     assert cluster.code(alter) == ""
     assert cluster.stream().config.compact
     assert not cluster.stream().options.paused
-    bound = replace(alter, config=replace(alter.config, subject="other"))
+    bound = structs.replace(alter, config=replace(alter.config, subject="other"))
     assert cluster.code(bound) == "STREAM_DIFFERS"
 
 
@@ -50,11 +51,11 @@ def test_a_paused_stream_is_woken_unless_it_is_held(cluster: Cluster) -> None:
     assert cluster.stream().options.listens
     assert cluster.apply(wake) != idle
     assert not cluster.stream().options.paused
-    cluster.apply(replace(mode, held=True))
+    cluster.apply(structs.replace(mode, held=True))
     assert not cluster.stream().options.listens
     assert cluster.apply(wake) == idle
     assert cluster.stream().options.held
-    cluster.apply(replace(mode, paused=False))
+    cluster.apply(structs.replace(mode, paused=False))
     assert cluster.stream().options == stream.options
     held = replace(stream.options, held=True)
     alter = AlterStream(config=stream.config, options=held, incarnation=stream.incarnation)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
@@ -117,7 +118,7 @@ async def test_it_is_forgotten_with_a_stream_that_another_of_that_name_follows(
     async with node_with(tmp_path, RECORD) as node:
         replica = await opened(node)
         node.resignations[replica.key] = 3
-        become(node, replace(RECORD, incarnation="i-2"))
+        become(node, structs.replace(RECORD, incarnation="i-2"))
         other = await opened(node, besides=replica)
         assert other.key.incarnation == "i-2"
         assert node.resignations == {}
@@ -128,7 +129,7 @@ async def test_it_is_known_to_the_replica_that_is_opened_again(tmp_path: Path) -
     async with node_with(tmp_path, RECORD) as node:
         replica = await opened(node)
         node.resignations[replica.key] = 3
-        become(node, replace(RECORD, config=replace(RECORD.config, max_batch_rows=7)))
+        become(node, structs.replace(RECORD, config=replace(RECORD.config, max_batch_rows=7)))
         again = await opened(node, besides=replica)
         assert again.key == replica.key
         assert node.resignations == {again.key: 3}
@@ -139,7 +140,7 @@ def led(*others: str, observers: tuple[str, ...] = ()) -> StreamRecord:
     """The stream, led here, with a replica on other nodes, too."""
     (partition,) = RECORD.partitions
     replicas = (HERE, *map(NodeId, others))
-    led_here = replace(
+    led_here = structs.replace(
         partition,
         replicas=replicas,
         observers=tuple(map(NodeId, observers)),
@@ -147,7 +148,7 @@ def led(*others: str, observers: tuple[str, ...] = ()) -> StreamRecord:
         leader=HERE,
         leader_epoch=4,
     )
-    return replace(RECORD, partitions=(led_here,))
+    return structs.replace(RECORD, partitions=(led_here,))
 
 
 async def leading(node: Any) -> Any:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.logd.metadata.commands import (
     AlterStream,
@@ -48,7 +49,8 @@ def test_a_create_that_differs_is_refused(cluster: Cluster) -> None:
     two = ReplicationOptions(replication_factor=2)
     assert cluster.code(create("s", ("a", "b"), options=two)) == "STREAM_DIFFERS"
     assert cluster.code(create("s", ("a", "b", "c"), ("a", "b", "c"))) == "STREAM_DIFFERS"
-    other = replace(create("s", ("a", "b", "c")), config=StreamConfig(name="s", subject="t"))
+    config = StreamConfig(name="s", subject="t")
+    other = structs.replace(create("s", ("a", "b", "c")), config=config)
     assert cluster.code(other) == "STREAM_DIFFERS"
 
 
@@ -90,7 +92,7 @@ def test_options_are_checked(cluster: Cluster, options: ReplicationOptions) -> N
 def test_an_alteration_leaves_what_is_restored_as_it_is_or_ends_it(cluster: Cluster) -> None:
     """One that knows nothing of it, as of an older node, must not let publishers in between."""
     restored = StreamConfig(name="t", subject="t", restore_from=(5,), restore_upto=(9,))
-    assert cluster.code(replace(create("t", ("a", "b", "c")), config=restored)) == ""
+    assert cluster.code(structs.replace(create("t", ("a", "b", "c")), config=restored)) == ""
     before = cluster.stream("t")
 
     def alter(**changes: Any) -> StreamConfig:
@@ -188,7 +190,7 @@ def test_deposing_leaves_the_isr_alone(cluster: Cluster) -> None:
 def test_each_part_of_a_command_is_judged_on_its_own(cluster: Cluster) -> None:
     cluster.create("t", ("b", "c", "d"))
     first, second = cluster.election("b"), cluster.election("c", name="t")
-    both = replace(first, elections=(*first.elections, *first.elections, *second.elections))
+    both = structs.replace(first, elections=(*first.elections, *first.elections, *second.elections))
     result = cluster.apply(both)
     assert isinstance(result, Each)
     assert [type(one) for one in result.results] == [Done, Refused, Done]
@@ -241,7 +243,7 @@ def test_a_replica_cannot_say_that_data_is_gone_that_it_must_keep(cluster: Clust
     incarnation = cluster.stream().incarnation
     gone = DataGone(node="b", stream="s", incarnation=incarnation, partitions=(0,))
     assert cluster.code(gone) == "IS_REPLICA"
-    assert cluster.code(replace(gone, partitions=(1,))) == "UNKNOWN_PARTITION"
+    assert cluster.code(structs.replace(gone, partitions=(1,))) == "UNKNOWN_PARTITION"
 
 
 def test_a_move_adds_before_it_removes(cluster: Cluster) -> None:

@@ -1,8 +1,7 @@
 """What commands about nodes do to the state: they come, bring streams, lose data, leave."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.cluster.import_standalone import check_adopted
 from penstock.logd.errors import UnavailableError

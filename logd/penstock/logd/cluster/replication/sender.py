@@ -16,11 +16,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+import msgspec
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.replication.wire import (
@@ -70,8 +71,7 @@ from penstock.logd.storage import CommitLog
 Frame = tuple[FrameHeader, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The frames of a log from an offset on.
 
     Attributes:
@@ -182,8 +182,7 @@ Read = Callable[[int], Found]
 """Reads from an offset on."""
 
 
-@dataclass(slots=True)
-class _Read:
+class _Read(Struct):
     place: Place
     found: Found | None = None
     done_at: float = 0.0
@@ -323,8 +322,7 @@ class Hosted(Protocol):
 Find = Callable[[PartitionId], Hosted | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaFetchSettings:
+class ReplicaFetchSettings(Struct, frozen=True, kw_only=True):
     """Limits of the sender of frames and of the follower that receives them.
 
     Attributes:
@@ -345,8 +343,7 @@ class ReplicaFetchSettings:
     room_s: float = 5.0
 
 
-@dataclass(slots=True)
-class ReplicaFetchCounts:
+class ReplicaFetchCounts(Struct):
     """Counters of frames sent to one follower's node.
 
     Attributes:
@@ -365,8 +362,7 @@ class ReplicaFetchCounts:
     damaged: int = 0
 
 
-@dataclass(slots=True)
-class FetchCounts:
+class FetchCounts(Struct):
     """Counters of frames fetched from one leader's node.
 
     Attributes:
@@ -428,8 +424,7 @@ class SharedReads:
             self._size -= len(kept[1].data)
 
 
-@dataclass(slots=True, kw_only=True)
-class ReplicaFetchSession:
+class ReplicaFetchSession(Struct, kw_only=True):
     """The state that all fetch sessions of one node share.
 
     Attributes:
@@ -444,15 +439,14 @@ class ReplicaFetchSession:
     settings: ReplicaFetchSettings
     pace: CatchUpPace
     executor: Executor
-    shared: SharedReads = field(default_factory=SharedReads)
+    shared: SharedReads = msgspec.field(default_factory=SharedReads)
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(Struct):
     """A response in the making."""
 
-    parts: list[ResponsePart] = field(default_factory=list)
-    frames: list[bytes] = field(default_factory=list)
+    parts: list[ResponsePart] = msgspec.field(default_factory=list)
+    frames: list[bytes] = msgspec.field(default_factory=list)
     count: int = 0
 
 

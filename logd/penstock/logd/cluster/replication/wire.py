@@ -19,11 +19,11 @@ connection, and not said again.
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar, assert_never
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.intake.dedup import DedupMark
@@ -66,8 +66,7 @@ _FROM_REASON: Final = {reason: number for number, reason in _TO_REASON.items()}
 Decoded = TypeVar("Decoded", bound=ProtobufMessage)
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePart:
+class ResponsePart(Struct, frozen=True):
     """One answer, and how many bytes of frames belong to it."""
 
     key: PartitionId
@@ -75,8 +74,7 @@ class ResponsePart:
     frames_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """Everything of a response but its frames."""
 
     session: int
