@@ -32,7 +32,7 @@ def check_whole(log: LogClient) -> None:
     judged = calls.judge("read", "s", principal="alice", groups=["ops"])
     assert log.ask(judged).allowed
     assert [quota.principal for quota in log.ask(calls.quotas())] == ["bob"]
-    cursor = log.get_cursor("reader", "s")
+    cursor = log.cursor("reader", "s").get()
     assert cursor is not None
     assert cursor.offset == 2
     assert values(log, "s") == [b"1", b"2", b"3"]

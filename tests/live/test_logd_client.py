@@ -234,7 +234,7 @@ async def test_a_consumer_goes_on_where_it_stopped(logd: Logd, publisher: Client
             if offset == 9:
                 break
         await at_once.aclose()
-        found = await alog.get_cursor("billing", "logs")
+        found = await alog.cursor("billing", "logs").get()
         assert found is not None
         assert found.offset == 9
 
@@ -253,7 +253,7 @@ async def test_a_cursor_passes_what_its_consumer_filters_out(logd: Logd, publish
 
 def _cursor(logd: Logd, consumer: str) -> int:
     with logd.client() as log:
-        found = log.get_cursor(consumer, "logs")
+        found = log.cursor(consumer, "logs").get()
         return -1 if found is None else found.offset
 
 
@@ -282,7 +282,7 @@ def test_a_committed_cursor_never_goes_back_over_kills(logd: Logd, nats_url: str
         logd.daemon.start()
         with logd.client() as log:
             for consumer, offset in known.items():
-                found = log.get_cursor(consumer, "logs")
+                found = log.cursor(consumer, "logs").get()
                 assert found is not None
                 assert found.offset >= offset
     done.set()

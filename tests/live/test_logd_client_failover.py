@@ -50,7 +50,7 @@ def consume(cluster: LogdCluster, seen: Seen) -> None:
             if len(seen) == TOTAL:
                 break
         following.close()
-        cursor = log.get_cursor("c", "s")
+        cursor = log.cursor("c", "s").get()
         assert cursor is not None
         assert cursor.offset == TOTAL - 1, "the last one was not asked beyond"
 

@@ -66,7 +66,7 @@ def test_one_node_becomes_three_while_it_runs(tmp_path: Path, nats_url: str) -> 
         assert wait_until(lambda: cluster.leader("s")) in ("b", "c")
         wait_until(lambda: cluster.values("s") == stored, what="all that was acked")
         with cluster.client("b", "c") as log:
-            assert log.get_cursor("c", "s") is not None
+            assert log.cursor("c", "s").get() is not None
         refused = cluster.nodes["a"]
         del refused.config["cluster"]
         refused.daemon.launch()

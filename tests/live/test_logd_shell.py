@@ -205,7 +205,7 @@ def test_the_beginning_of_a_stream_is_purged(shell: Shell) -> None:
         assert log.offsets("old") == (60, 100)
         with pytest.raises(RefusedError, match="only what is committed goes"):
             log.purge("old", 101)
-        cursor = log.get_cursor("billing", "old")
+        cursor = log.cursor("billing", "old").get()
         assert cursor is not None
         assert cursor.offset == 10
     assert "40" in shell.does("cursors", "ls", "--stream", "old")

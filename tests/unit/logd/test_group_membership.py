@@ -33,11 +33,6 @@ class Log:
         self.refused = 0
         self.began: list[int] = []
 
-    async def get_cursor(self, consumer: str, stream: str, partition: int) -> Cursor:
-        return Cursor(
-            consumer=consumer, stream=stream, partition=partition, offset=5, incarnation="i"
-        )
-
     async def ask(self, call: Call[Any]) -> Any:
         request = call.request
         if request["api"] == "group_beat":
@@ -47,16 +42,22 @@ class Log:
             return call.read({"answer": answer}, memoryview(b""))
         if request["api"] == "group_leave":
             return None
+        if request["api"] == "get_cursor":
+            return _cursor(request["stream"])
         if self.error is not None:
             self.refused += 1
             raise self.error
-        return [await self.get_cursor("g", request["cursors"][0]["stream"], 0)]
+        return [_cursor(request["cursors"][0]["stream"])]
 
     async def following(self, _: str, start: int, __: Any) -> AsyncIterator[Rows]:
         self.began.append(start)
         header, _body, batch = make_batch_frame(5, [Record("t.a", b"", 1)] * 3)
         yield header, batch
         await asyncio.Event().wait()
+
+
+def _cursor(stream: str) -> Cursor:
+    return Cursor(consumer="g", stream=stream, partition=0, offset=5, incarnation="i")
 
 
 @asynccontextmanager

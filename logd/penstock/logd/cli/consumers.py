@@ -99,7 +99,7 @@ def set_cursor(
 def delete(consumer: str, stream: str, partition: int, server: str, as_json: bool) -> None:
     """Delete the cursor of CONSUMER in STREAM; without one, nothing changes."""
     with asking(server) as log:
-        deleted = log.delete_cursor(consumer, stream, partition)
+        deleted = log.cursor(consumer, stream, partition).delete()
     what = "is deleted" if deleted else "was not there"
     words = f"the cursor of {consumer} in {stream}/{partition} {what}"
     done = {"consumer": consumer, "stream": stream, "partition": partition, "deleted": deleted}

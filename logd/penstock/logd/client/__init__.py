@@ -44,6 +44,9 @@ A logd with TLS that wants to know who asks (docs/security.md):
 
 Publishing needs NATS, not this connection: `penstock.logd.publisher`.
 
+A range of offsets: `records`, `batches`. All that comes: `follow`, `follow_batches`, or those of
+`cursor` from a committed position. A share of the partitions: `join_group`. Whole frames: `fetch`.
+
 `follow` and `follow_batches` go on by themselves after logd was away. They never pass anything
 over on their own: an offset that is gone is an error unless `out_of_range` says where to go on, and
 a stream that was deleted and made again always is one.

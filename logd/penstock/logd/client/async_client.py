@@ -68,7 +68,7 @@ class AsyncCursorHandle:
     async def get(self) -> Cursor | None:
         """The committed cursor; None when there is none."""
         at = self._at
-        return await self._client.get_cursor(at.consumer, at.stream, at.partition)
+        return await self._client.ask(calls.get_cursor(at.consumer, at.stream, at.partition))
 
     async def commit(self, offset: int, *, incarnation: str = "", rewind: bool = False) -> Cursor:
         """Commit the offset of the next record wanted; durable on return.
@@ -82,7 +82,7 @@ class AsyncCursorHandle:
     async def delete(self) -> bool:
         """Delete the cursor; whether there was one."""
         at = self._at
-        return await self._client.delete_cursor(at.consumer, at.stream, at.partition)
+        return await self._client.ask(calls.delete_cursor(at.consumer, at.stream, at.partition))
 
     def follow_batches(
         self,
@@ -589,10 +589,6 @@ class AsyncLogClient:
             found += part
         return found
 
-    async def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
-        """A committed cursor; None where there is none."""
-        return await self.ask(calls.get_cursor(consumer, stream, partition))
-
     async def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
         """Commit cursors, all of them or none; durable on return.
 
@@ -607,10 +603,6 @@ class AsyncLogClient:
         """
         items: Sequence[Cursor] = list(wanted)
         return await self.ask(calls.set_cursors(items, rewind=rewind))
-
-    async def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
-        """Delete a cursor, durably; whether there was one."""
-        return await self.ask(calls.delete_cursor(consumer, stream, partition))
 
     # Groups.
 

@@ -63,7 +63,7 @@ class CursorHandle:
     def get(self) -> Cursor | None:
         """The committed cursor; None when there is none."""
         at = self._at
-        return self._client.get_cursor(at.consumer, at.stream, at.partition)
+        return self._client.ask(calls.get_cursor(at.consumer, at.stream, at.partition))
 
     def commit(self, offset: int, *, incarnation: str = "", rewind: bool = False) -> Cursor:
         """Commit the offset of the next record wanted; durable on return.
@@ -77,7 +77,7 @@ class CursorHandle:
     def delete(self) -> bool:
         """Delete the cursor; whether there was one."""
         at = self._at
-        return self._client.delete_cursor(at.consumer, at.stream, at.partition)
+        return self._client.ask(calls.delete_cursor(at.consumer, at.stream, at.partition))
 
     def follow_batches(
         self,
@@ -570,10 +570,6 @@ class LogClient:
             found += part
         return found
 
-    def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
-        """A committed cursor; None where there is none."""
-        return self.ask(calls.get_cursor(consumer, stream, partition))
-
     def set_cursors(self, wanted: Iterable[Cursor], *, rewind: bool = False) -> list[Cursor]:
         """Commit cursors, all of them or none; durable on return.
 
@@ -588,10 +584,6 @@ class LogClient:
         """
         items: Sequence[Cursor] = list(wanted)
         return self.ask(calls.set_cursors(items, rewind=rewind))
-
-    def delete_cursor(self, consumer: str, stream: str, partition: int = 0) -> bool:
-        """Delete a cursor, durably; whether there was one."""
-        return self.ask(calls.delete_cursor(consumer, stream, partition))
 
     # Groups.
 

@@ -497,7 +497,9 @@ class Membership:
         """Return the group's position; commits of earlier owners are refused from now on."""
         partition = reading.partition
         found = await self._insist(
-            lambda: self._client.get_cursor(self.group, partition.stream, partition.partition)
+            lambda: self._client.ask(
+                calls.get_cursor(self.group, partition.stream, partition.partition)
+            )
         )
         if found is None:
             offset = await self._insist(lambda: self._first(partition))

@@ -59,7 +59,7 @@ class Log:
             ),
             "step_down": "n2",
             "rebalance": 3,
-            "delete_cursor": True,
+            "cursor": SimpleNamespace(delete=lambda: True),
             "ask": True,
             "cluster": SimpleNamespace(cluster="demo", controller="n1", nodes=[]),
             "streams": [],
