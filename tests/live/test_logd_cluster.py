@@ -70,7 +70,7 @@ class Cluster:
             self.boots += 1
             settings = ClusterSettings(
                 cluster="test", node=NodeId(name), directory=self.directory / name,
-                founders=self.addresses, listen=self.addresses[name],
+                initial_members=self.addresses, listen=self.addresses[name],
                 advertised=Addresses(peer=""), boot=f"{self.boots:016x}",
             )  # fmt: skip
             node = self.nodes[name] = ClusterNode(
@@ -231,7 +231,9 @@ async def test_a_directory_of_another_node_and_a_damaged_one_are_refused(tmp_pat
 
 
 @pytest.mark.parametrize("lost", [".", "raft", "node"])
-async def test_a_founder_that_lost_its_disk_makes_no_majority(tmp_path: Path, lost: str) -> None:
+async def test_an_initial_member_that_lost_its_disk_makes_no_majority(
+    tmp_path: Path, lost: str
+) -> None:
     """Whether all of its directory, only its log, or only the id of its directory is lost."""
     async with cluster(tmp_path) as it:
         await it.registered()

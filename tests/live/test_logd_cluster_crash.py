@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 class Node:
     """One process, and a thread that has it create streams until it is gone."""
 
-    def __init__(self, name: str, directory: Path, boot: int, founders: str) -> None:
+    def __init__(self, name: str, directory: Path, boot: int, initial_members: str) -> None:
         command = [sys.executable, "-m", "tests.support.metadata_node"]
-        arguments = [name, str(directory / name), f"{boot:016x}", founders]
+        arguments = [name, str(directory / name), f"{boot:016x}", initial_members]
         self.created: list[str] = []
         self.failed: list[str] = []
         self._log = (directory / f"{name}.log").open("ab")
@@ -102,14 +102,16 @@ class Nodes:
         self.up: dict[str, Node] = {}
         self.acked: list[str] = []
         self._directory = directory
-        self._founders = json.dumps(dict(zip(NAMES, _free_addresses(len(NAMES)), strict=True)))
+        self._initial_members = json.dumps(
+            dict(zip(NAMES, _free_addresses(len(NAMES)), strict=True))
+        )
         self._boots = 0
         self.start(*NAMES)
 
     def start(self, *names: str) -> None:
         for name in names:
             self._boots += 1
-            self.up[name] = Node(name, self._directory, self._boots, self._founders)
+            self.up[name] = Node(name, self._directory, self._boots, self._initial_members)
 
     def kill(self, *names: str) -> None:
         for name in names:

@@ -103,7 +103,7 @@ def test_no_port_says_anything_to_strangers_but_how_it_is(
     cluster = {
         "name": "c",
         "peer": peer,
-        "founders": {"logd-1": peer},
+        "initial_members": {"logd-1": peer},
         "tls": {name: str(path) for name, path in files.items()},
     }
     stranger = callers.servers.sign("stranger")

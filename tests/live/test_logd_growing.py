@@ -77,8 +77,12 @@ def test_one_node_becomes_three_while_it_runs(tmp_path: Path, nats_url: str) -> 
 def test_a_node_that_was_alone_founds_no_second_cluster(tmp_path: Path, nats_url: str) -> None:
     with Logd(tmp_path / "a", nats_url, STREAMS, node="a") as alone:
         assert alone.daemon.stop() == 0
-        founders = {"a": "127.0.0.1:1", "b": "127.0.0.1:2"}
-        alone.config["cluster"] = {"name": "logd", "peer": "127.0.0.1:0", "founders": founders}
+        initial_members = {"a": "127.0.0.1:1", "b": "127.0.0.1:2"}
+        alone.config["cluster"] = {
+            "name": "logd",
+            "peer": "127.0.0.1:0",
+            "initial_members": initial_members,
+        }
         alone.daemon.launch()
         assert alone.daemon.wait(within_s=30) == 78
-        assert "name this node alone as the founder" in alone.daemon.log()
+        assert "name this node alone as the initial member" in alone.daemon.log()

@@ -1,4 +1,4 @@
-"""A node joins a cluster, takes data over, and a founder leaves it for good."""
+"""A node joins a cluster, takes data over, and an initial member leaves it for good."""
 
 import json
 from pathlib import Path
@@ -41,14 +41,14 @@ def controller(cluster: LogdCluster, node: str) -> str | None:
         return log.cluster().controller
 
 
-def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path) -> None:
+def test_a_fourth_node_joins_takes_data_over_and_an_initial_member_leaves(tmp_path: Path) -> None:
     with (
         nats_server(tmp_path / "nats") as server,
         LogdCluster(tmp_path, server.url, streams=[{"name": "s", "subject": "s"}]) as cluster,
         BlockingPublisher(server.url) as publisher,
     ):
         wait_until(lambda: command(cluster, "streams ls").count(" ok ") == 1)
-        cluster.wait_in_sync("s", size=3)  # made when all the founders had come
+        cluster.wait_in_sync("s", size=3)  # made when all the initial members had come
         sent = [b"%d" % number for number in range(150)]
 
         def publish(count: int) -> None:
@@ -79,7 +79,7 @@ def test_a_fourth_node_joins_takes_data_over_and_a_founder_leaves(tmp_path: Path
         cluster.create("another", "another", replication_factor=2)
         assert cluster.values("s") == sent[:150]
 
-        # b finds d, which is no founder, before anybody has told it what the state is.
+        # b finds d, which is no initial member, before anybody has told it what the state is.
         cluster.nodes["c"].daemon.kill()
         cluster.start("b")
         wait_until(lambda: controller(cluster, "b") in ("b", "d"), what="they have a controller")

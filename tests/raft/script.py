@@ -85,8 +85,8 @@ from penstock.logd.raft import (
     Started,
     TransferLeadership,
     Woke,
-    founders,
-    founding_state,
+    initial_state,
+    membership_of,
 )
 from penstock.logd.raft.messages import MILLISECOND
 from penstock.logd.replication.events import NodeId
@@ -169,7 +169,7 @@ class RaftScript:
         numbers = {key: int(value) for key, value in options.items()}
         self._config = replace(self._config, **numbers)
         for name in names:
-            self._start(NodeId(name), ModelStorage.of(founding_state(founders(names))))
+            self._start(NodeId(name), ModelStorage.of(initial_state(membership_of(names))))
         for name in joining:
             self._start(NodeId(name), ModelStorage())
 

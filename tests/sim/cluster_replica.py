@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.logd.metadata.records import PartitionKey
     from penstock.logd.metadata.state import Result
     from penstock.logd.metadata.streams import StreamConfig
-    from penstock.logd.replication.events import LeaderAndIsr, NodeId, Unfit
+    from penstock.logd.replication.events import Ineligible, LeaderAndIsr, NodeId
     from tests.sim.cluster_scene import Scene
     from tests.sim.cluster_server import Server
 
@@ -74,7 +74,7 @@ class HostedNode(Node):
         self.pending_here: list[Ack] = []
         self.lease_told_ns = 0
         self.resigned_epoch = self.gave_back()
-        self.unfit: Unfit = ""
+        self.ineligible: Ineligible = ""
         self.isr: frozenset[NodeId] = frozenset()
         self.epoch = 0
         self.stirred = True
@@ -161,7 +161,7 @@ class HostedNode(Node):
             leader_epoch=epoch,
             last_epoch=log.last_epoch,
             end_offset=log.written,
-            unfit=self.unfit,
+            unfit=self.ineligible,
             resigned=self.resigned_epoch >= epoch > 0,
         )
 
@@ -197,7 +197,7 @@ class HostedNode(Node):
 
     @override
     def can_lead(self, effect: fx.Electable) -> None:
-        self.unfit = effect.unfit
+        self.ineligible = effect.ineligible
         self.server.beat(BeatNow())
 
     # For publishers.

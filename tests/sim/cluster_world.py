@@ -66,7 +66,7 @@ class ClusterWorld(Stage):
         names = [NodeId(f"n{n}") for n in range(1, random.choice((3, 4, 4, 4, 5)) + 1)]
         founding = names[: max(3, len(names) - random.choice((0, 1)))]
         self.members = founding
-        first = on.founding_state(on.founders(founding))
+        first = on.initial_state(on.membership_of(founding))
         self.servers = {
             name: Server(self, name, ModelStorage.of(first if name in founding else on.Recovered()))
             for name in names

@@ -13,8 +13,8 @@ from penstock.logd.raft import (
     EntryKind,
     Membership,
     NoteDisks,
-    founders,
-    founding_state,
+    initial_state,
+    membership_of,
 )
 from penstock.logd.raft.messages import MILLISECOND
 from penstock.logd.raft.raft import Leader, majority
@@ -43,11 +43,11 @@ class LosingWorld(RaftWorld):
 
     @override
     def run(self, faults_ms: int = 900) -> None:
-        """As `RaftWorld.run`, with three to five founders and lost disks."""
+        """As `RaftWorld.run`, with three to five initial members and lost disks."""
         first = [next(self._names) for _ in range(self.random.choice((3, 3, 4, 5)))]
-        self.membership = founders(first)
+        self.membership = membership_of(first)
         for name in first:
-            self.storages[name] = self._make_storage(founding_state(self.membership))
+            self.storages[name] = self._make_storage(initial_state(self.membership))
             if not self.upgraded:
                 self.disks[name] = f"{name}x0"
             self.start(name)
@@ -98,7 +98,9 @@ class LosingWorld(RaftWorld):
         self.marks["leader's disk lost"] += name in leading
         self.crash(name)
         self.lost[name] = self.storages[name]
-        self.storages[name] = self._make_storage(founding_state(founders(self.membership.voters)))
+        self.storages[name] = self._make_storage(
+            initial_state(membership_of(self.membership.voters))
+        )
         self.disks[name] = f"{name}x1"
         self.start(name)
 

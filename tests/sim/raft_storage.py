@@ -114,8 +114,12 @@ class DiskStorage:
     def __init__(self, recovered: Recovered, disk: MemoryDisk | None = None) -> None:
         self.disk = disk or MemoryDisk()
         self.model = ModelStorage.of(recovered)
-        founders = Membership.decode(recovered.entries[0].data) if recovered.entries else None
-        RaftStorage.create(DIRECTORY, group="g", node=NODE, founders=founders, disk=self.disk)
+        initial_members = (
+            Membership.decode(recovered.entries[0].data) if recovered.entries else None
+        )
+        RaftStorage.create(
+            DIRECTORY, group="g", node=NODE, initial_members=initial_members, disk=self.disk
+        )
         self.storage = self._open()
 
     @property

@@ -19,8 +19,8 @@ from penstock.logd.raft import (
     Recovered,
     Remove,
     TransferLeadership,
-    founders,
-    founding_state,
+    initial_state,
+    membership_of,
 )
 from penstock.logd.raft.messages import MILLISECOND
 from penstock.logd.raft.raft import Leader
@@ -43,9 +43,9 @@ class RaftWorld(RaftGroup):
     def run(self, faults_ms: int = 900) -> None:
         """Faults for a while, then none, then look whether it works again."""
         first = [next(self._names) for _ in range(self.random.choice((1, 2, 3, 3, 3, 4, 5)))]
-        self.membership = founders(first)
+        self.membership = membership_of(first)
         for name in first:
-            self.storages[name] = self._make_storage(founding_state(self.membership))
+            self.storages[name] = self._make_storage(initial_state(self.membership))
             self.start(name)
         self.at(0, self.act)
         self.run_until(faults_ms * MILLISECOND)

@@ -42,7 +42,7 @@ class History:
         acked: Message by offset, as acks of policy `all` said.
         leaders: Who led, by epoch.
         given_up: What was committed and may be lost since, with its offset.
-        adopting: What the next leader knows to be committed is so, for an operator wanted it.
+        accepting: What the next leader knows to be committed is so, for an operator wanted it.
         lossy: An unclean election has been asked for: what it may lose, it may.
     """
 
@@ -54,7 +54,7 @@ class History:
         self.lossy = False
         self.unclean_epoch = 0
         self.given_up: set[tuple[int, Record]] = set()
-        self.adopting = False
+        self.accepting = False
         self.published: set[Message] = set()
 
     def leads(self, node: Node, epoch: int) -> None:
@@ -62,8 +62,8 @@ class History:
         assert self.leaders.setdefault(epoch, node.name) == node.name, f"two leaders of {epoch}"
         self.latest_epoch = max(self.latest_epoch, epoch)
         disk, start = node.disk, node.disk.start
-        if self.adopting and epoch >= self.unclean_epoch:
-            self.adopting = False
+        if self.accepting and epoch >= self.unclean_epoch:
+            self.accepting = False
             for at in range(len(self.committed), node.high_watermark + 1):
                 self.committed.append(disk.written(at) if at >= start else None)
         # What it holds and nobody has noticed to be damaged is held.
@@ -130,7 +130,7 @@ class History:
 
     def unclean(self, node: Node, epoch: int) -> None:
         """What the elected does not hold is lost, by the operator's wish."""
-        self.lossy = self.adopting = True
+        self.lossy = self.accepting = True
         self.unclean_epoch = epoch
         for each in node.world.nodes.values():
             each.checked = 0

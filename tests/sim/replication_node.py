@@ -164,9 +164,9 @@ class Node:
         view = self.replica.view
         if view is not None and (view.leader, view.leader_epoch) == (node, epoch):
             self.copied = snapshot
-            self.adopt()
+            self.install_copy()
 
-    def adopt(self) -> None:
+    def install_copy(self) -> None:
         copied = self.copied
         if copied is None or self.replica.high_watermark < copied.offset - 1:
             return
@@ -352,7 +352,7 @@ class Node:
             case fx.HighWatermark(offset):
                 self.world.history.commits(self, offset)
                 self.release("all", offset + 1)
-                self.adopt()
+                self.install_copy()
             case fx.LeaderDurable(upto):
                 self.release("leader", upto)
             case _:
@@ -409,7 +409,7 @@ class Node:
         self.world.send(name, "controller", lambda c: c.resigned(name, epoch))
 
     def can_lead(self, effect: fx.Electable) -> None:
-        self.electable = not effect.unfit
+        self.electable = not effect.ineligible
 
     def serve(self, effect: fx.Lead | fx.Stop | fx.Refuse | fx.InheritedAcks) -> None:
         """What is for publishers."""

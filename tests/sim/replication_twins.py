@@ -220,7 +220,7 @@ def _leads_with_a_hole(code: Mutation) -> None:
 
     def lead_anyway(replica: Replica, view: LeaderAndIsr | None) -> Electable:
         held = holds(replica, view)
-        return Electable() if held.unfit == "hole" else held
+        return Electable() if held.ineligible == "hole" else held
 
     code.replace(Replica, "_holds", lead_anyway)
 

@@ -20,8 +20,8 @@ from penstock.logd.raft import (
     HardState,
     Persist,
     Snapshot,
-    founders,
-    founding_state,
+    initial_state,
+    membership_of,
 )
 from penstock.logd.raft.snapshots import remove_other_snapshots, write_snapshot
 from penstock.logd.replication.events import NodeId
@@ -73,14 +73,14 @@ class Steps:
 
     def _snapshot(self, index: int, term: int) -> Snapshot:
         data = self.random.randbytes(self.random.choice((0, 900)))
-        return Snapshot(index, term, founders("nm"), data)
+        return Snapshot(index, term, membership_of("nm"), data)
 
 
 def run_seed(seed: int, make_disk: Callable[[], MemoryDisk] = MemoryDisk) -> Counter[str]:
     """Run one seed; the rows of the recovery table that were met."""
     random = Random(seed)
     rows: Counter[str] = Counter()
-    storage = DiskStorage(founding_state(founders("nm")), make_disk())
+    storage = DiskStorage(initial_state(membership_of("nm")), make_disk())
     steps = Steps(random)
     try:
         for _ in range(STEPS):

@@ -20,7 +20,7 @@ from penstock.logd.controller.liveness import (
 )
 from penstock.logd.metadata.commands import Command
 from penstock.logd.metadata.records import PartitionKey
-from penstock.logd.replication.events import Unfit
+from penstock.logd.replication.events import Ineligible
 from tests.support.cluster_state import Cluster
 
 ALWAYS = 2**62
@@ -102,7 +102,7 @@ def report(
     *,
     end_offset: int = 0,
     epoch: int | None = None,
-    unfit: Unfit = "",
+    unfit: Ineligible = "",
     resigned: bool = False,
 ) -> PartitionReport:
     """What a node says of its replica of the stream's first partition."""

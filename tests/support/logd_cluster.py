@@ -39,13 +39,15 @@ class LogdCluster:
     ) -> None:
         self.names = [chr(ord("a") + number) for number in range(size)]
         self.peers = {name: f"127.0.0.1:{free_port()}" for name in self.names}
-        self._founders = {name: reached(name, address) for name, address in self.peers.items()}
+        self._initial_members = {
+            name: reached(name, address) for name, address in self.peers.items()
+        }
         self._directory, self._nats_url = directory, nats_url
         self._section, self._options = section or {}, {"streams": streams or []} | options
         self.nodes = {name: self._make(name, self.peers[name]) for name in self.names}
 
     def _make(self, name: str, peer: str) -> Logd:
-        own = {"name": "test", "peer": peer, "founders": self._founders}
+        own = {"name": "test", "peer": peer, "initial_members": self._initial_members}
         url, directory = _url_for(name, self._nats_url), self._directory / name
         cluster = own | self._section
         return Logd(directory, url, node=name, cluster=cluster, **self._options)
@@ -72,7 +74,7 @@ class LogdCluster:
             wait_until(self.nodes[name].daemon.answers, within_s=30, what=f"node {name} answers")
 
     def join(self, name: str, *, health: str = "ready") -> None:
-        """Start a node that is no founder, and wait until it takes part and says how it is."""
+        """Start a node that joins, and wait until it takes part and says how it is."""
         self.nodes[name] = self._make(name, f"127.0.0.1:{free_port()}")
         self.names.append(name)
         self.start(name)

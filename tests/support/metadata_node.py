@@ -1,6 +1,6 @@
 """A node of the metadata group as a process of its own, told what to do line by line.
 
-    python -m tests.support.metadata_node NODE DIRECTORY BOOT FOUNDERS-JSON
+    python -m tests.support.metadata_node NODE DIRECTORY BOOT MEMBERS-JSON
 
 Reads `create NAME` and `list` from standard input; writes `ready`, `created NAME`, `failed NAME
 REASON` and `streams NAME,NAME,...`, the latter after a linearizable read.
@@ -49,12 +49,12 @@ class NoReplicas:
         pass
 
 
-async def main(name: str, directory: str, boot: str, founders: str) -> None:
+async def main(name: str, directory: str, boot: str, initial_members: str) -> None:
     """Run until standard input ends."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    addresses = json.loads(founders)
+    addresses = json.loads(initial_members)
     settings = ClusterSettings(
-        cluster="test", node=NodeId(name), directory=Path(directory), founders=addresses,
+        cluster="test", node=NodeId(name), directory=Path(directory), initial_members=addresses,
         listen=addresses[name], advertised=Addresses(peer=""), boot=boot,
     )  # fmt: skip
     node = ClusterNode(settings, NoReplicas(), random.Random(), BootClock())

@@ -203,7 +203,7 @@ def test_a_release_has_as_many_entries_as_a_reader_reads() -> None:
 def test_the_nodes_of_the_example_are_configurations(path: Path) -> None:
     config = load_config(LogdConfig, path, env_prefix="PENSTOCK_EXAMPLE")
     assert config.cluster is not None
-    assert path.stem in config.cluster.founders
+    assert path.stem in config.cluster.initial_members
 
 
 _FENCED = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

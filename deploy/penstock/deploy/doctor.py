@@ -184,7 +184,7 @@ def _logd(config: Any) -> Iterator[Finding]:
     if config.cluster is not None:
         yield check_port("port peer", config.cluster.peer)
         certificates += [] if config.cluster.tls is None else [config.cluster.tls.cert_file]
-        for node, address in config.cluster.founders.items():
+        for node, address in config.cluster.initial_members.items():
             if node != config.node:
                 yield check_reachable(f"node {node}", address)
     for path in certificates:

@@ -140,7 +140,7 @@ def _logd(
     def own(name: str) -> str:
         return str(files / site.file(node, name))
 
-    founders = {one: f"{host}:{LOGD_PORTS['peer']}" for one, host in site.hosts.items()}
+    initial_members = {one: f"{host}:{LOGD_PORTS['peer']}" for one, host in site.hosts.items()}
     return logd_document(topology, topology.logds()[site.nodes.index(node)]) | {
         "node": node,
         "data_dir": str(DATA / "logd"),
@@ -167,7 +167,7 @@ def _logd(
         "cluster": {
             "name": CLUSTER,
             "peer": f"{ANYBODY}:{LOGD_PORTS['peer']}",
-            "founders": founders,
+            "initial_members": initial_members,
             "advertise": {"fetch": f"{site.hosts[node]}:{LOGD_PORTS['fetch']}"},
             "tls": {
                 "ca_file": str(files / "nodes-ca.pem"),

@@ -72,7 +72,9 @@ OPENING_FIXES: Final = {
 """Fix for streams that cannot be opened, by the refusal's code."""
 
 
-FOUNDERS_FIX: Final = "name this node alone as the founder, on every node; the others join it"
+INITIAL_MEMBERS_FIX: Final = (
+    "name this node alone as the initial member, on every node; the others join it"
+)
 
 
 def prepare_directory(config: LogdConfig, config_path: Path) -> None:
@@ -166,8 +168,10 @@ def _config_error(error: RefusedError, config: LogdConfig, config_path: Path) ->
     """Return the error for a node that is refused as it is configured."""
     if error.code == "UNKNOWN_FORMAT":
         return ConfigError(f"{config.data_dir}: {error}", fix=NEWER_FIX)
-    if error.code == "OTHER_FOUNDERS":
-        return ConfigError(f"{config_path}: cluster.founders: {error}", fix=FOUNDERS_FIX)
+    if error.code == "OTHER_INITIAL_MEMBERS":
+        return ConfigError(
+            f"{config_path}: cluster.initial_members: {error}", fix=INITIAL_MEMBERS_FIX
+        )
     if config.cluster is None:
         return ConfigError(f"{config_path}: {error}", fix=OPENING_FIXES["CLUSTERED"])
     fix = "give each node its own name and data_dir, and all of them the same cluster"

@@ -78,8 +78,10 @@ def test_every_configuration_is_one_that_its_part_takes(
     for path in configs:
         model = MODELS.get(path.parent.name, LogdConfig)
         model.model_validate(read(path))
-    founders = [read(path)["cluster"]["founders"] for path in tmp_path.glob("logd*/*logd.yaml")]
-    assert founders == [founders[0]] * 3
+    initial_members = [
+        read(path)["cluster"]["initial_members"] for path in tmp_path.glob("logd*/*logd.yaml")
+    ]
+    assert initial_members == [initial_members[0]] * 3
 
 
 def test_each_part_gets_what_it_needs_and_nothing_that_opens_others(

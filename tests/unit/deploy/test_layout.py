@@ -184,9 +184,10 @@ def test_nodes_found_one_cluster_and_everybody_knows_them_all(tmp_path: Path) ->
     write_configs(topology)
     nodes = [_written(layout, part) for part in logd_parts(3)]
     assert len({node["data_dir"] for node in nodes}) == 3
-    assert {node["node"] for node in nodes} == set(nodes[0]["cluster"]["founders"])
+    assert {node["node"] for node in nodes} == set(nodes[0]["cluster"]["initial_members"])
     assert all(
-        node["cluster"]["founders"][node["node"]] == node["cluster"]["peer"] for node in nodes
+        node["cluster"]["initial_members"][node["node"]] == node["cluster"]["peer"]
+        for node in nodes
     )
     assert {stream["replication_factor"] for stream in nodes[0]["streams"]} == {3}
     assert _written(layout, "router")["logd"] == "127.0.0.1:9293,127.0.0.1:9303,127.0.0.1:9313"

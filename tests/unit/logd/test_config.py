@@ -101,7 +101,7 @@ def test_the_sample_configuration_is_valid_and_its_page_has_every_key() -> None:
 
 TLS = {"cert_file": "a.pem"}
 TOKENS = {"issuer": "https://i", "audience": "a"}
-CLUSTER = {"name": "c", "founders": {"logd-1": "127.0.0.1:1"}}
+CLUSTER = {"name": "c", "initial_members": {"logd-1": "127.0.0.1:1"}}
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,12 @@ P, Q = b"p" * 16, b"q" * 16
 HISTORY = [(b"a", 0), (P, 1), (b"b", 2), (Q, 3), (P, 4), (b"c", 5), (P, 6), (b"d", 7)]
 
 
-def adopted(follower: Intake, memory: ProducerSnapshot) -> None:
+def installed(follower: Intake, memory: ProducerSnapshot) -> None:
     since = follower.next_offset
     merged = memory.merged(ProducerSnapshot.of(follower, whole=True), CONFIG)
     assert follower.dedup.checksum.correct(memory.offset, memory.checksum)
     lost = memory.lost
-    follower.dedup.adopt(*merged, offset=memory.offset, since=since, lost=lost)
+    follower.dedup.install(*merged, offset=memory.offset, since=since, lost=lost)
 
 
 def known(
@@ -182,7 +182,7 @@ def test_a_replica_that_began_later_remembers_as_its_leader_does(
         assert not follower.dedup.checksum.correct(memory.offset, memory.checksum)
         return
     follower.dedup.lost = begins
-    adopted(follower, memory)
+    installed(follower, memory)
     assert known(follower) == known(leader)
     assert follower.dedup.checksum.total == leader.dedup.checksum.total
     assert (follower.dedup.lost, follower.dedup.unsaved) == (0, True)
@@ -201,7 +201,7 @@ def test_what_is_stored_while_a_copy_is_made_is_not_forgotten() -> None:
         intake.dedup.record_id(b"late", 5, 21)
         intake.next_offset = 6
     assert follower.dedup.checksum.correct(4, memory.checksum)
-    follower.dedup.adopt(*merged, offset=4, since=since, lost=0)
+    follower.dedup.install(*merged, offset=4, since=since, lost=0)
     assert known(follower) == known(leader)
     assert known(follower, 4) == known(leader, 4)
 

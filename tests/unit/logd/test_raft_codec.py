@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.limits import PEER_FRAME_SIZE_MAX
-from penstock.logd.raft import Entry, EntryKind, Message, RaftConfig, founders
+from penstock.logd.raft import Entry, EntryKind, Message, RaftConfig, membership_of
 from penstock.logd.raft import messages as m
 from penstock.logd.raft.codec import DECODERS, decode_message, encode_message
 from penstock.logd.replication.events import NodeId
@@ -16,7 +16,7 @@ from penstock.logd.wire import logd_raft_pb2
 
 NUMBER = st.integers(0, 2**64 - 1)
 
-memberships = st.just(founders("abc"))
+memberships = st.just(membership_of("abc"))
 
 
 def _appends(previous: int, kinds: list[EntryKind], data: bytes) -> m.AppendRequest:
@@ -100,7 +100,7 @@ def test_messages_of_the_default_settings_fit_between_peers() -> None:
     entry = Entry(2**63, 2**63, EntryKind.COMMAND, bytes(largest))
     append = m.AppendRequest(2**63 - 1, 2**63, (entry,), 2**63)
     chunk = m.SnapshotChunk(
-        2**63, 2**63, founders("abc"), 2**40, 2**40, bytes(config.snapshot_chunk_bytes)
+        2**63, 2**63, membership_of("abc"), 2**40, 2**40, bytes(config.snapshot_chunk_bytes)
     )
     for body in (append, chunk):
         message = Message(config.group, config.node, config.node, 2**63, body)

@@ -25,8 +25,8 @@ from penstock.logd.raft import (
     Raft,
     RaftConfig,
     Snapshot,
-    founders,
-    founding_state,
+    initial_state,
+    membership_of,
 )
 from penstock.logd.raft.node import Hooks, LostError, Member, OutOfSpaceError
 from penstock.logd.replication.events import NodeId
@@ -85,7 +85,7 @@ class World:
                 election_timeout_max_ns=500 * MS, heartbeat_ns=50 * MS,
                 snapshot_entries=20, entries_kept=5,
             )  # fmt: skip
-            recovered = founding_state(founders(NAMES))
+            recovered = initial_state(membership_of(NAMES))
             disk = self.disks[name] = Disk(recovered.hard_state, None, [*recovered.entries])
             raft = Raft(config, recovered, random.Random(number))
             hooks = Hooks(self.send, lambda term, leader: self.leaders.append((term, leader)))

@@ -22,7 +22,7 @@ from penstock.logd.raft import (
     Snapshot,
     Started,
     Woke,
-    founders,
+    membership_of,
 )
 from penstock.logd.raft.log import RaftLog
 from penstock.logd.raft.membership import (
@@ -128,12 +128,12 @@ FULL = Membership(
         (TWO_AND_ONE, Promote(D), "NOT_MEMBER"),
         (TWO_AND_ONE, Demote(C), "NOT_MEMBER"),
         (TWO_AND_ONE, Remove(D), "NOT_MEMBER"),
-        (founders("a"), Demote(A), "LAST_VOTER"),
-        (founders("a"), Remove(A), "LAST_VOTER"),
+        (membership_of("a"), Demote(A), "LAST_VOTER"),
+        (membership_of("a"), Remove(A), "LAST_VOTER"),
         (Membership(frozenset(NAMES[:5]), frozenset({NAMES[5]})), Promote(NAMES[5]), "VOTERS_MAX"),
         (FULL, AddLearner(B), "MEMBERS_MAX"),
-        (founders("ab"), NoteDisks(((A, "0f"),)), "UNKNOWN_DISKS"),
-        (founders("a").noting({A: "0f"}).changed(AddLearner(B)), Promote(B), "UNKNOWN_DISKS"),
+        (membership_of("ab"), NoteDisks(((A, "0f"),)), "UNKNOWN_DISKS"),
+        (membership_of("a").noting({A: "0f"}).changed(AddLearner(B)), Promote(B), "UNKNOWN_DISKS"),
     ],
 )
 def test_a_change_that_does_not_fit_is_refused(
@@ -152,7 +152,7 @@ def test_a_change_that_does_not_fit_is_refused(
         (TWO_AND_ONE, Demote(A), {B}, {A, C}, {A, B, C}),
         (TWO_AND_ONE, Remove(A), {B}, {C}, {B, C}),
         (TWO_AND_ONE, Remove(C), {A, B}, set(), {A, B}),
-        (founders("abc"), NoteDisks(((A, "0f"), (B, "77"))), {A, B, C}, set(), {A, B}),
+        (membership_of("abc"), NoteDisks(((A, "0f"), (B, "77"))), {A, B, C}, set(), {A, B}),
         (FULL.changed(Remove(NodeId("n0"))), AddLearner(B), {A}, {*FULL.learners, B} - {"n0"}, ()),
     ],
 )
@@ -170,37 +170,37 @@ def test_a_change_moves_its_node_and_keeps_the_disks_of_members(
 
 def test_the_disks_that_are_missing_are_named() -> None:
     with pytest.raises(RefusedError, match=r"are not noted: b, c$"):
-        founders("abc").changed(NoteDisks(((A, "0f"),)))
+        membership_of("abc").changed(NoteDisks(((A, "0f"),)))
 
 
 def test_a_membership_of_an_earlier_version_has_no_disks() -> None:
     assert Membership.decode(b"voters=a,b learners=c").encode() == b"voters=a,b learners=c"
-    noted = founders("ab").noting({NodeId("a"): "0f3e", NodeId("b"): "77aa", NodeId("x"): "0"})
+    noted = membership_of("ab").noting({NodeId("a"): "0f3e", NodeId("b"): "77aa", NodeId("x"): "0"})
     assert noted.encode() == b"voters=a,b learners= disks=a:0f3e,b:77aa"
 
 
 def test_history_goes_back_to_the_membership_before() -> None:
-    history = MembershipHistory(0, founders("a"))
-    history.add(3, founders("ab"))
-    history.add(7, founders("abc"))
-    assert history.at(6) == founders("ab")
+    history = MembershipHistory(0, membership_of("a"))
+    history.add(3, membership_of("ab"))
+    history.add(7, membership_of("abc"))
+    assert history.at(6) == membership_of("ab")
     assert history.truncate(7)
-    assert (history.index, history.current) == (3, founders("ab"))
+    assert (history.index, history.current) == (3, membership_of("ab"))
     assert not history.truncate(4)
     history.compact(5)
-    assert history.at(5) == founders("ab")
+    assert history.at(5) == membership_of("ab")
     assert not history.truncate(4)
     assert not history.truncate(0), "the oldest membership is committed and stays"
-    assert history.current == founders("ab")
+    assert history.current == membership_of("ab")
 
 
 def test_the_only_voter_of_every_membership_here_is_known() -> None:
-    history = MembershipHistory(0, founders("a"))
+    history = MembershipHistory(0, membership_of("a"))
     assert history.only_voter_ever(A)
     assert not history.only_voter_ever(B)
-    history.add(3, founders("ab"))
+    history.add(3, membership_of("ab"))
     assert not history.only_voter_ever(A)
-    history.add(4, founders("a"))
+    history.add(4, membership_of("a"))
     assert not history.only_voter_ever(A), "the removal of b may not be committed"
     history.compact(4)
     assert history.only_voter_ever(A)

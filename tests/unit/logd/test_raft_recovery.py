@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.frame import crc32c
-from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders
+from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, membership_of
 from penstock.logd.raft.snapshots import decode_snapshot, encode_snapshot
 from penstock.logd.raft.storage import RaftStorage
 from penstock.logd.raft.wal import FILE_NAME as MARK
@@ -30,7 +30,7 @@ from tests.sim.disk import MemoryDisk
 
 DIRECTORY = Path("/raft")
 NODE = NodeId("n1")
-FOUNDERS = founders(["n1", "n2", "n3"])
+INITIAL_MEMBERS = membership_of(["n1", "n2", "n3"])
 FIRST = DIRECTORY / f"{1:020}.wal"
 
 
@@ -44,13 +44,13 @@ def step(number: int, *, first: int = 0, count: int = 0, **changes: object) -> P
 
 
 def snapshot(index: int) -> Snapshot:
-    return Snapshot(index, 2, FOUNDERS, b"state")
+    return Snapshot(index, 2, INITIAL_MEMBERS, b"state")
 
 
 @pytest.fixture
 def disk() -> MemoryDisk:
     disk = MemoryDisk()
-    RaftStorage.create(DIRECTORY, group="g", node=NODE, founders=FOUNDERS, disk=disk)
+    RaftStorage.create(DIRECTORY, group="g", node=NODE, initial_members=INITIAL_MEMBERS, disk=disk)
     return disk
 
 
@@ -81,19 +81,19 @@ def flip(position: int) -> Callable[[bytearray], None]:
 def test_founded_member_has_the_founding_entry(disk: MemoryDisk) -> None:
     recovered = opened(disk).recovered
     assert recovered.hard_state == HardState(1, None)
-    assert recovered.entries == (Entry(1, 1, EntryKind.MEMBERSHIP, FOUNDERS.encode()),)
+    assert recovered.entries == (Entry(1, 1, EntryKind.MEMBERSHIP, INITIAL_MEMBERS.encode()),)
 
 
 def test_joining_member_has_nothing() -> None:
     disk = MemoryDisk()
-    RaftStorage.create(DIRECTORY, group="g", node=NODE, founders=None, disk=disk)
+    RaftStorage.create(DIRECTORY, group="g", node=NODE, initial_members=None, disk=disk)
     recovered = opened(disk).recovered
     assert (recovered.hard_state, recovered.snapshot, recovered.entries) == (HardState(), None, ())
 
 
 def test_state_is_never_made_over_another(disk: MemoryDisk) -> None:
     with pytest.raises(RefusedError, match="not empty"):
-        RaftStorage.create(DIRECTORY, group="g", node=NODE, founders=None, disk=disk)
+        RaftStorage.create(DIRECTORY, group="g", node=NODE, initial_members=None, disk=disk)
 
 
 def test_row_a_nothing_there() -> None:
@@ -258,7 +258,7 @@ def test_old_segments_go_with_a_snapshot(disk: MemoryDisk) -> None:
 
 def test_state_survives_on_a_real_disk(tmp_path: Path) -> None:
     directory = tmp_path / "raft"
-    RaftStorage.create(directory, group="g", node=NODE, founders=FOUNDERS)
+    RaftStorage.create(directory, group="g", node=NODE, initial_members=INITIAL_MEMBERS)
     for life in range(3):
         storage = RaftStorage.open(directory, group="g", node=NODE, max_segment_bytes=400)
         assert storage.findings == ()

@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.logd.errors import UnavailableError
-from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, founders
+from penstock.logd.raft import Entry, EntryKind, HardState, Persist, Snapshot, membership_of
 from penstock.logd.raft.node import OutOfSpaceError
 from penstock.logd.raft.storage import RaftStorage
 from penstock.logd.replication.events import NodeId
 from tests.sim.disk import MemoryDisk
 
 DIRECTORY, NODE = Path("/raft"), NodeId("n1")
-FOUNDERS = founders(["n1", "n2", "n3"])
+INITIAL_MEMBERS = membership_of(["n1", "n2", "n3"])
 LOTS = 1 << 40
 
 
 def made() -> tuple[MemoryDisk, RaftStorage]:
     disk = MemoryDisk()
-    RaftStorage.create(DIRECTORY, group="g", node=NODE, founders=FOUNDERS, disk=disk)
+    RaftStorage.create(DIRECTORY, group="g", node=NODE, initial_members=INITIAL_MEMBERS, disk=disk)
     return disk, opened(disk)
 
 
@@ -36,7 +36,7 @@ def steps(kinds: list[str]) -> list[Persist]:
         entries = tuple(Entry(n, 2, EntryKind.COMMAND, b"x" * 60) for n in range(first, first + 2))
         empty = Persist(number, HardState(number + 1, NODE), None, False, entries)
         if kind == "snapshot":
-            empty = replace(empty, snapshot=Snapshot(last, 2, FOUNDERS, b"state" * 20))
+            empty = replace(empty, snapshot=Snapshot(last, 2, INITIAL_MEMBERS, b"state" * 20))
         found.append(empty)
         last = entries[-1].index
     return found

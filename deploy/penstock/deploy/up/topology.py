@@ -417,8 +417,14 @@ def logd_document(topology: Topology, part: str) -> dict[str, Any]:
         return document
     for stream in streams:
         stream["replication_factor"] = min(topology.nodes, REPLICAS_MAX)
-    founders = {name: topology.address(f"{name}_peer") for name in topology.logds()}
-    return document | {"cluster": {"name": CLUSTER, "peer": founders[part], "founders": founders}}
+    initial_members = {name: topology.address(f"{name}_peer") for name in topology.logds()}
+    return document | {
+        "cluster": {
+            "name": CLUSTER,
+            "peer": initial_members[part],
+            "initial_members": initial_members,
+        }
+    }
 
 
 def _hash_key(topology: Topology) -> dict[str, Any]:

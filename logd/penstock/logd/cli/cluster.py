@@ -388,7 +388,7 @@ def _span(seconds: float) -> str:
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
 
-_UNFIT: Final = ("failed", "leaderless", "damaged", "degraded")
+_UNHEALTHY: Final = ("failed", "leaderless", "damaged", "degraded")
 
 _SAID_MAX: Final = 5
 
@@ -536,7 +536,7 @@ def _missing(server: str) -> tuple[str, str] | None:
     }
     reasons = [f"node {name} is away" for name in away]
     reasons += [] if found.controller else ["no node is the controller"]
-    reasons += sorted(f"{name} is {state}" for name, state in states if state in _UNFIT)
+    reasons += sorted(f"{name} is {state}" for name, state in states if state in _UNHEALTHY)
     reasons += [f"{stream.name} is failed" for stream in streams if stream.problem]
     said = ", ".join(list(dict.fromkeys(reasons))[:_SAID_MAX])
     return (said, "stop no other node; see the logs of that one") if said else None

@@ -99,7 +99,7 @@ FIXES: Final[Mapping[str, str]] = {
     "NO_STATE": "found a group in the directory, or join one, before it is opened",
     "NO_SUBJECT_SEQUENCE": "publish without that header: logd counts no sequences by subject",
     "NO_TTL": "publish without that header: a stream's retention says how long records stay",
-    "OTHER_FOUNDERS": "name the node that was alone as the only founder, on every node",
+    "OTHER_INITIAL_MEMBERS": "name the node that was alone as the initial member, on every node",
     "OTHER_INCARNATION": "ask again: the stream was deleted and created again",
     "OTHER_MEMBER": "start the node with the name and the cluster that its data_dir belongs to",
     "OUT_OF_RANGE": "ask for an offset in that range, or earliest or latest",
@@ -150,7 +150,7 @@ FIXES: Final[Mapping[str, str]] = {
     "WRONG_KEY": "give logd the master key that the stream was written with, and open it again",
     "WRONG_LAST_MESSAGE_ID": "see what was stored last: penstock logd tail STREAM",
     "WRONG_LAST_SEQUENCE": "see what was stored last: penstock logd tail STREAM",
-    "WRONG_NODE": "correct that node's address in `cluster.founders` or `cluster.advertise`",
+    "WRONG_NODE": "correct that node's address in `cluster.initial_members` or `cluster.advertise`",
     "WRONG_OFFSET": "start the restore again: another restore writes the stream, too",
     "WRONG_STREAM": "see which streams store the subject: penstock logd match SUBJECT",
 }

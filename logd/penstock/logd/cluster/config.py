@@ -68,8 +68,8 @@ class ClusterSection(_Settings):
     Attributes:
         name: Name of the cluster; a node of another one is refused.
         peer: Address at which other nodes reach this one.
-        founders: The first nodes by name, with the `peer` of each; the same on every node. One that
-            joins later is not among them.
+        initial_members: The first nodes by name, with the `peer` of each; the same on every node.
+            One that joins later is not among them.
         rack: Failure domain of this node; replicas are spread over racks.
         tls: Both sides show a certificate; none: plain connections.
         advertise: Addresses that others use, where they differ.
@@ -82,7 +82,7 @@ class ClusterSection(_Settings):
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
     peer: HostPort = "127.0.0.1:9297"
-    founders: Annotated[dict[str, HostPort], Field(min_length=1, max_length=5)]
+    initial_members: Annotated[dict[str, HostPort], Field(min_length=1, max_length=5)]
     rack: Annotated[str, Field(max_length=64)] = ""
     tls: PeerTlsSettings | None = None
     advertise: AdvertiseSettings = AdvertiseSettings()
@@ -91,15 +91,15 @@ class ClusterSection(_Settings):
     replica_lag_ms: Annotated[int, Field(ge=100, le=600_000)] = 1500
     max_catch_up_bytes_per_s: Annotated[int, Field(ge=64 * 1024, le=1 << 40)] | None = None
 
-    @field_validator("founders")
+    @field_validator("initial_members")
     @classmethod
-    def _check_founders(cls, founders: dict[str, str]) -> dict[str, str]:
-        for node in founders:
+    def _check_initial_members(cls, initial_members: dict[str, str]) -> dict[str, str]:
+        for node in initial_members:
             try:
                 check_node_id(node)
             except RefusedError as error:
                 raise ValueError(str(error)) from None
-        return founders
+        return initial_members
 
     @model_validator(mode="after")
     def _check_times(self) -> Self:
@@ -113,14 +113,14 @@ class ClusterSection(_Settings):
         """Return the section of a cluster that is this node alone, which no other can reach."""
         return cls(
             name=LONE_CLUSTER,
-            founders={node: _NOWHERE},
+            initial_members={node: _NOWHERE},
             lease_ms=_ALONE_LEASE_MS,
             heartbeat_ms=_ALONE_HEARTBEAT_MS,
         )
 
     def reached(self, node: str, fetch: str) -> dict[str, str]:
         """Return the addresses of a node of this name that listens for readers at `fetch`."""
-        own = self.founders.get(node, self.peer)
+        own = self.initial_members.get(node, self.peer)
         return {"peer": self.advertise.peer or own, "fetch": self.advertise.fetch or fetch}
 
     def timing(self) -> Timing:

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.logd.cluster.import_standalone import check_adopted
+from penstock.logd.cluster.import_standalone import check_imported
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.controller.group_messages import MemberAnswer, MemberBeat
 from penstock.logd.controller.placement import place_stream
@@ -252,8 +252,8 @@ _GONE_S: Final = 5.0
 that are there need less than one."""
 
 
-_FOUNDERS_S: Final = 30.0
-"""Seconds of a node for which it waits for founders that have never come."""
+_INITIAL_MEMBERS_S: Final = 30.0
+"""Seconds of a node for which it waits for initial members that have never come."""
 
 
 async def make_stream(
@@ -306,13 +306,13 @@ async def make_internal(
     Raises:
         RefusedError: As `ControllerClient.create`.
         UnavailableError: Not in time, or not yet: how many replicas it gets is seen only when every
-            founder has come once, or does not come; and a node may bring one of its name.
+            initial member has come once, or does not come; and a node may bring one of its name.
     """
     state = await cluster.group.read(timeout_s=timeout_s)
-    absent = sorted(cluster.founders - state.nodes.keys())
-    if absent and cluster.age_s < _FOUNDERS_S:
+    absent = sorted(cluster.initial_members - state.nodes.keys())
+    if absent and cluster.age_s < _INITIAL_MEMBERS_S:
         raise UnavailableError(f"stream {config.name} is not made yet: no word of {absent[0]}")
-    check_adopted(state)
+    check_imported(state)
     try:
         await make_stream(cluster, decisions, config, ReplicationSettings(), timeout_s=timeout_s)
     except RefusedError as error:

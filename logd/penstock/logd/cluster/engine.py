@@ -24,7 +24,7 @@ from penstock.logd.cluster.activity import ClusterActivity, Watcher
 from penstock.logd.cluster.config import LONE_CLUSTER, ClusterSection
 from penstock.logd.cluster.controller_client import ControllerClient
 from penstock.logd.cluster.cursors import ClusterCursors
-from penstock.logd.cluster.import_standalone import check_adopted
+from penstock.logd.cluster.import_standalone import check_imported
 from penstock.logd.cluster.node import ClusterNode, ClusterSettings
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
@@ -380,18 +380,23 @@ class ClusterEngine:
         """Check that the section `cluster` fits the nodes that the directory knows of.
 
         Raises:
-            RefusedError: `CLUSTERED`: there are others, and no section. `OTHER_FOUNDERS`: the node
-                was alone, and others named as founders with it would found a second cluster.
+            RefusedError: `CLUSTERED`: there are others, and no section. `OTHER_INITIAL_MEMBERS`:
+                the node was alone, and others named as initial members with it would found a
+                second cluster.
         """
         others = sorted(self._node.member.membership.members - {self._node.name})
         if self._alone and others:
             message = f"{config.data_dir} is that of a node in a cluster with {', '.join(others)}"
             raise RefusedError("CLUSTERED", message)
-        named = sorted(self._section.founders.keys() - {self._node.name})
-        grows = self._section.name == LONE_CLUSTER and self._node.name in self._section.founders
+        named = sorted(self._section.initial_members.keys() - {self._node.name})
+        grows = (
+            self._section.name == LONE_CLUSTER and self._node.name in self._section.initial_members
+        )
         if grows and not others and named:
             message = f"{config.data_dir} is that of a node that was alone; {', '.join(named)}"
-            raise RefusedError("OTHER_FOUNDERS", f"{message} cannot have founded its cluster")
+            raise RefusedError(
+                "OTHER_INITIAL_MEMBERS", f"{message} cannot have founded its cluster"
+            )
 
     @property
     def endpoint(self) -> PeerServer:
@@ -438,9 +443,9 @@ class ClusterEngine:
             found.append("no node leads the cluster: a majority cannot be reached")
         if self._alone and self._made.is_set() and not self._replicas.is_settled():
             found.append("a stream is being opened")
-        if problem := self._replicas.rules_adoption.problem:
+        if problem := self._replicas.rules_import.problem:
             found.append(problem)
-        for stream, problem in sorted(self._replicas.adoption.problems.items()):
+        for stream, problem in sorted(self._replicas.streams_import.problems.items()):
             found.append(f"stream {stream} of before is not in the cluster: {problem}")
         if self._waiting:
             found.append(self._waiting)
@@ -483,7 +488,7 @@ class ClusterEngine:
         self._configured = configured
         section, other = self._section, self._section.advertise
         self._node.advertised = Addresses(
-            peer=other.peer or section.founders.get(self._node.name, section.peer),
+            peer=other.peer or section.initial_members.get(self._node.name, section.peer),
             fetch=other.fetch or addresses["fetch"],
             admin=other.admin or addresses["admin"],
             grpc="" if "grpc" not in addresses else other.grpc or addresses["grpc"],
@@ -553,7 +558,7 @@ class ClusterEngine:
         """The streams of the configuration that the state has not, or has with other options."""
         try:
             state = await self._node.group.read(timeout_s=_STATE_S)
-            check_adopted(state)
+            check_imported(state)
         except UnavailableError:
             return self._configured
         return [one for one in self._configured if not self._is_made(state, one)]
@@ -583,16 +588,16 @@ class ClusterEngine:
 
         Raises:
             UnavailableError: Not yet. How many replicas a stream gets that does not say is seen
-                only when every founder has come once; and a node may bring one of its name.
+                only when every initial member has come once; and a node may bring one of its name.
         """
         state = await self._node.group.read(timeout_s=_STATE_S)
-        check_adopted(state)
+        check_imported(state)
         if (found := state.streams.get(settings.name)) is not None and found.is_open:
             if self._alone and found.config != settings.stream_config():
                 await self._follow_file(found, settings.stream_config())
             return
         replication = settings.replication()
-        absent = sorted(self._section.founders.keys() - state.nodes.keys())
+        absent = sorted(self._section.initial_members.keys() - state.nodes.keys())
         if absent and replication.replication_factor in (None, "all"):
             raise UnavailableError(f"no word yet of {', '.join(absent)}")
         try:
@@ -632,10 +637,10 @@ def _check_streams_known(data_dir: Path) -> None:
 
 
 def _descriptors(config: LogdConfig, section: ClusterSection) -> Descriptors:
-    """The limit of open files; nodes that join beside the founders have theirs of the rest."""
+    """The limit of open files; nodes that join later have theirs of the rest."""
     if config.cluster is None:  # no other node can come
         return Descriptors.raised(config.connections())
-    others = PEER_CONNECTIONS_PER_NODE * max(len(section.founders) - 1, 0)
+    others = PEER_CONNECTIONS_PER_NODE * max(len(section.initial_members) - 1, 0)
     unknown = connections_within(PEER_UNAUTHENTICATED_MAX, part=PEER_OPEN_FILES_PART)
     return Descriptors.raised(config.connections() + others + unknown)
 
@@ -656,7 +661,7 @@ def _settings(config: LogdConfig, section: ClusterSection, tls: PeerTls | None) 
         cluster=section.name,
         node=NodeId(config.node),
         directory=config.data_dir / "cluster",
-        founders=section.founders,
+        initial_members=section.initial_members,
         listen=None if config.cluster is None else section.peer,
         advertised=Addresses(peer=""),
         rack=section.rack,

@@ -44,25 +44,27 @@ from penstock.logd.partition.purge import PURGED_NAME, PurgePoint
 from penstock.logd.storage import Checkpoint, EpochFile
 from penstock.logd.storage.checkpoint import EPOCHS_NAME
 
-_ADOPTED: Final = "metadata.adopted"
+_IMPORTED: Final = "metadata.imported"
 _AGAIN_S: Final = 0.2
 """Seconds until the next try, while this node is not registered."""
 
 _log = structlog.get_logger()
 
 
-def check_adopted(state: ClusterState) -> None:
+def check_imported(state: ClusterState) -> None:
     """Check that no node is about to bring its own streams.
 
     Raises:
         UnavailableError: One is.
     """
-    adopting = sorted(name for name, node in state.nodes.items() if node.adopting)
-    if adopting:
-        raise UnavailableError(f"streams of before are still taken over from {', '.join(adopting)}")
+    importing = sorted(name for name, node in state.nodes.items() if node.adopting)
+    if importing:
+        raise UnavailableError(
+            f"streams of before are still taken over from {', '.join(importing)}"
+        )
 
 
-class Adoption:
+class StreamsImport:
     """Import of the streams of a standalone node. Used on the event loop.
 
     Args:
@@ -95,19 +97,19 @@ class Adoption:
         refused = [
             stream.incarnation
             for stream in sorted(streams, key=lambda stream: not is_internal(stream.config.name))
-            if not await self._adopt(stream, node)
+            if not await self._import(stream, node)
         ]
         if refused:
             left = [item for item in document["streams"] if item["incarnation"] in refused]
             await asyncio.to_thread(Checkpoint(self._file).save, document | {"streams": left})
         else:
             await asyncio.to_thread(
-                self._file.rename, self._replica_directories.data_dir / _ADOPTED
+                self._file.rename, self._replica_directories.data_dir / _IMPORTED
             )
         self.pending = False
-        node.adopted()
+        node.imported()
 
-    async def _adopt(self, stream: Stream, node: ClusterNode) -> bool:
+    async def _import(self, stream: Stream, node: ClusterNode) -> bool:
         name = stream.config.name
         directory = await asyncio.to_thread(
             self._replica_directories.claim, name, stream.incarnation
@@ -132,7 +134,7 @@ class Adoption:
             result = await node.group.insist(command)
             if not isinstance(result, Refused):
                 await asyncio.to_thread((directory / PURGED_NAME).unlink, missing_ok=True)
-                _log.info("stream adopted", stream=name)
+                _log.info("stream imported", stream=name)
                 return True
             if result.code != "UNKNOWN_NODE":  # it is being registered
                 return self._refuse(name, result.message)
@@ -140,7 +142,7 @@ class Adoption:
 
     def _refuse(self, stream: str, reason: str) -> bool:
         self.problems[stream] = reason
-        _log.error("stream not adopted", stream=stream, reason=reason)
+        _log.error("stream not imported", stream=stream, reason=reason)
         return False
 
 
@@ -160,7 +162,7 @@ def _latest_epoch(directory: Path) -> int:
     return inspection.epochs[-1][0] if inspection.epochs else 0
 
 
-_RULES_ADOPTED: Final = "access.adopted"
+_RULES_IMPORTED: Final = "access.imported"
 
 
 class State(Protocol):
@@ -184,7 +186,7 @@ class Group(Protocol):
         """Wait until the state has all that was committed."""
 
 
-class AccessAdoption:
+class RulesImport:
     """Import of the rules and quotas of a standalone node. Used on the event loop.
 
     Args:
@@ -217,8 +219,8 @@ class AccessAdoption:
             if isinstance(result, Refused) and result.code != "STALE_VERSION":
                 self._refuse(result.message)
         if not self.problem:
-            await asyncio.to_thread(self._file.rename, self._file.with_name(_RULES_ADOPTED))
-            _log.info("rules adopted", rules=len(own.rules), quotas=len(own.quotas))
+            await asyncio.to_thread(self._file.rename, self._file.with_name(_RULES_IMPORTED))
+            _log.info("rules imported", rules=len(own.rules), quotas=len(own.quotas))
 
     async def _next(self, group: Group, own: AccessTable) -> AccessCommand | None:
         """Return the next command; None: the import is complete, or refused."""
@@ -243,4 +245,4 @@ class AccessAdoption:
     def _refuse(self, reason: str) -> None:
         fix = f"add those that are wanted by hand, then remove {self._file}"
         self.problem = f"rules of before are not in the cluster: {reason}; {fix}"
-        _log.error("rules not adopted", reason=reason)
+        _log.error("rules not imported", reason=reason)

@@ -4,14 +4,14 @@
     <directory>/node    who it is (a checkpoint): cluster, node, and the id of this storage
     <directory>/peers   where the others are (a checkpoint)
 
-It founds the group together with the other founders, or returns to it; one that is no founder
+It founds the group together with the other initial members, or returns to it; any other node
 joins. It registers: where it is reached, which storage it has, and that its process is a new one.
 The group's leader admits nodes that are registered (`penstock.logd.cluster.node`).
 
 Where the other nodes are, stored over restarts.
 
 A node that starts knows nothing of the state until a leader tells it what is committed. Before that
-it must reach a majority to have a leader, and nodes that joined are no founders.
+it must reach a majority to have a leader, and nodes that joined are no initial members.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ from penstock.logd.raft import (
     NotLeaderError,
     Raft,
     RaftConfig,
-    founders,
+    membership_of,
 )
 from penstock.logd.raft.node import Hooks, Member
 from penstock.logd.raft.storage import RaftStorage
@@ -87,15 +87,15 @@ class AddressBook:
 
     Args:
         path: Path of the file.
-        founders: The nodes that founded the cluster.
+        initial_members: The nodes that founded the cluster.
 
     Raises:
         OSError: The disk failed.
     """
 
-    def __init__(self, path: Path, founders: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, initial_members: Mapping[str, str]) -> None:
         self._checkpoint = Checkpoint(path)
-        self._founders = founders
+        self._initial_members = initial_members
         self._known: dict[str, str] = self._checkpoint.load() or {}
         self._changed = asyncio.Event()
 
@@ -103,9 +103,9 @@ class AddressBook:
         """Take in the nodes of the state, which at first is an old one: it may lack some.
 
         Returns:
-            Whom to reach, where: the founders and every node, but for those that were removed and
-            are no members of the metadata group any more. Founders are where the configuration
-            says: when all of them have moved, nobody else could tell.
+            Whom to reach, where: the initial members and every node, but for those that were
+            removed and are no members of the metadata group any more. Initial members are where
+            the configuration says: when all of them have moved, no other node could tell.
         """
         gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
         gone -= set(members)
@@ -114,8 +114,10 @@ class AddressBook:
         if known != self._known:
             self._known = known
             self._changed.set()
-        founders = {name: at for name, at in self._founders.items() if name not in gone}
-        return self._known | founders
+        initial_members = {
+            name: at for name, at in self._initial_members.items() if name not in gone
+        }
+        return self._known | initial_members
 
     async def run(self) -> None:
         """Keep it on disk until cancelled; without space there it is tried again.
@@ -283,9 +285,9 @@ class ClusterSettings:
     """Settings of a node and of its way to the others.
 
     Attributes:
-        founders: The initial members of the group, with the address of each one's peer endpoint;
-            the same on all of them. A node that is not among them joins through them. Later the
-            state has the addresses.
+        initial_members: The initial members of the group, with the address of each one's peer
+            endpoint; the same on all of them. A node that is not among them joins through them.
+            Later the state has the addresses.
         listen: Address of the own peer endpoint; port 0: any; None: there is none, for the node
             is alone.
         advertised: The own addresses for others, as known before it runs; without a peer address
@@ -298,7 +300,7 @@ class ClusterSettings:
     cluster: str
     node: NodeId
     directory: Path
-    founders: Mapping[str, str]
+    initial_members: Mapping[str, str]
     listen: str | None
     advertised: Addresses
     rack: str = ""
@@ -357,7 +359,7 @@ class ClusterNode:
         advertised: The own addresses as others are told them.
         controlling: Heartbeats, the lease, and the controller where it is.
         replication: Replication between replicas here and on other nodes.
-        adopting: Whether it has streams from before the cluster that are still to be taken over.
+        importing: Whether it has streams from before the cluster that are still to be taken over.
         watch: Told each command that was applied, and what came of it, after everybody else.
 
     Raises:
@@ -380,7 +382,7 @@ class ClusterNode:
         self._clock, self._began_ns = clock, clock.monotonic_ns()
         self.advertised = settings.advertised
         self._storage_id = _identify(settings, rng)
-        self._addresses = AddressBook(settings.directory / "peers", settings.founders)
+        self._addresses = AddressBook(settings.directory / "peers", settings.initial_members)
         self._storage = _open_storage(settings)
         self._machine = ClusterMachine(self._on_applied, self._on_restored)
         config = settings.raft or RaftConfig(node=settings.node, group=settings.cluster)
@@ -412,7 +414,7 @@ class ClusterNode:
         self._replicas = replicas
         self._clock = clock
         self._apart: dict[str, tuple[Halt, int]] = {}
-        self.adopting = False
+        self.importing = False
         self.watch: Callable[[Command, Result], None] = lambda _command, _result: None
         self._registration = Registration(
             self.group, self._registered, self.controlling.look, self.member.halt
@@ -436,9 +438,9 @@ class ClusterNode:
         return self._settings.listen is None
 
     @property
-    def founders(self) -> frozenset[str]:
+    def initial_members(self) -> frozenset[str]:
         """The nodes that founded the cluster."""
-        return frozenset(self._settings.founders)
+        return frozenset(self._settings.initial_members)
 
     @property
     def age_s(self) -> float:
@@ -535,9 +537,9 @@ class ClusterNode:
     async def replicate(self, node: str, channel: Channel) -> None:
         await self.replication.serve(node, channel)
 
-    def adopted(self) -> None:
+    def imported(self) -> None:
         """Note that the import of standalone data is complete, or refused."""
-        self.adopting = False
+        self.importing = False
         self._registration.again()
 
     def _registered(self) -> RegisterNode:
@@ -550,7 +552,7 @@ class ClusterNode:
             rack=settings.rack,
             storage=self._storage_id,
             boot=settings.boot,
-            adopting=self.adopting,
+            adopting=self.importing,
         )
 
     def reports(self, *, full: bool) -> tuple[PartitionReport, ...]:
@@ -666,9 +668,11 @@ def _open_storage(settings: ClusterSettings) -> RaftStorage:
     directory = settings.directory / "raft"
     group, node = settings.cluster, settings.node
     if _is_empty(directory):
-        founds = settings.node in settings.founders
-        first = founders([NodeId(name) for name in settings.founders]) if founds else None
-        RaftStorage.create(directory, group=group, node=node, founders=first)
+        founds = settings.node in settings.initial_members
+        first = (
+            membership_of([NodeId(name) for name in settings.initial_members]) if founds else None
+        )
+        RaftStorage.create(directory, group=group, node=node, initial_members=first)
     storage = RaftStorage.open(directory, group=group, node=node)
     for finding in storage.findings:
         _log.warning("metadata recovered", finding=str(finding))

@@ -53,13 +53,13 @@ from penstock.logd.replication import events as do
 from penstock.logd.replication import events as on
 from penstock.logd.replication.events import (
     Answer,
+    Ineligible,
     LeaderAndIsr,
     NodeId,
     ProposeIsr,
     Refusing,
     ReplicationSettings,
     Span,
-    Unfit,
 )
 from penstock.logd.replication.leader import Leader
 from penstock.logd.replication.log_state import Epochs, LogState
@@ -209,7 +209,7 @@ class ReplicaRunner:
         self._patching: list[Frame] = []
         self._follows: NodeId | None = None
         self._rebuilding = self._copying = False
-        self._unfit: Unfit = ""
+        self._ineligible: Ineligible = ""
         self._isr: frozenset[NodeId] = frozenset()
         self.followed = not identified.alone
         self._lease_told_ns = self._armed_ns = 0
@@ -271,7 +271,7 @@ class ReplicaRunner:
             leader_epoch=epoch,
             last_epoch=log.last_epoch,
             end_offset=log.written,
-            unfit=self._unfit,
+            unfit=self._ineligible,
             resigned=self._host.resignations.get(self.key, 0) >= epoch > 0,
             forgetful=self._partition is not None and self._partition.is_forgetful,
         )
@@ -474,9 +474,11 @@ class ReplicaRunner:
                     self._host.resignations[self.key] = epoch
                     _log.warning("resigns", **where, epoch=epoch, reason=reason)
                     self._host.look()
-            case do.Electable(unfit, reason):
-                self._unfit = unfit
-                _log.warning("cannot lead" if unfit else "may lead again", **where, reason=reason)
+            case do.Electable(ineligible, reason):
+                self._ineligible = ineligible
+                _log.warning(
+                    "cannot lead" if ineligible else "may lead again", **where, reason=reason
+                )
                 self._host.look()
             case do.Tell(finding, first, upto):
                 self.findings[finding] += 1
@@ -519,7 +521,7 @@ class ReplicaRunner:
                 await partition.wait_until(memory.offset - 1)
             if partition.closed or self._follows != leader or self._rebuilding:
                 return
-            if await partition.adopt_dedup(memory):
+            if await partition.install_dedup(memory):
                 _log.info("dedup state copied", **where, offset=memory.offset,
                           ids=len(memory.ids[0]), producers=len(memory.producers[0]))  # fmt: skip
         except (LogdError, TimeoutError) as error:

@@ -31,7 +31,7 @@ from msgspec import Struct
 from penstock.base.clock import Clock
 from penstock.base.garbage import uncollected
 from penstock.logd.cluster.directories import ReplicaDirectories
-from penstock.logd.cluster.import_standalone import AccessAdoption, Adoption
+from penstock.logd.cluster.import_standalone import RulesImport, StreamsImport
 from penstock.logd.cluster.node import ClusterNode
 from penstock.logd.cluster.replica import (
     Identified,
@@ -690,7 +690,7 @@ class ReplicaManager:
 
     Attributes:
         subscription_manager: The subscribed partitions.
-        adoption, rules_adoption: Imports of what 0.1.0 kept here outside of a cluster.
+        streams_import, rules_import: Imports of what 0.1.0 kept here outside of a cluster.
         problems: Why replicas are not open, by partition.
         masters: Keys with which this node encrypts.
         revived: Number of logs reopened since the start.
@@ -724,8 +724,8 @@ class ReplicaManager:
             link, context.budget, context.clock, context.admission
         )
         self._replica_directories = ReplicaDirectories(data_dir)
-        self.adoption = Adoption(self._replica_directories)
-        self.rules_adoption = AccessAdoption(data_dir)
+        self.streams_import = StreamsImport(self._replica_directories)
+        self.rules_import = RulesImport(data_dir)
         self._cluster: ClusterNode | None = None
         self.ready, self.revived = False, 0
         self.resignations: dict[PartitionId, int] = {}
@@ -747,7 +747,7 @@ class ReplicaManager:
     def attach(self, cluster: ClusterNode) -> None:
         """The node's part in the cluster; before it runs."""
         self._cluster = cluster
-        cluster.adopting = self.adoption.pending
+        cluster.importing = self.streams_import.pending
 
     @property
     def cluster(self) -> ClusterNode:
@@ -818,8 +818,8 @@ class ReplicaManager:
     async def run(self) -> None:
         """Look after the replicas until cancelled."""
         await self.cluster.group.catch_up()
-        await self.rules_adoption.run(self.cluster.group)
-        await self.adoption.run(self.cluster)
+        await self.rules_import.run(self.cluster.group)
+        await self.streams_import.run(self.cluster)
         self.ready = True
         self._look_at(self.cluster.group.state.streams)
         with suppress(TimeoutError), uncollected():

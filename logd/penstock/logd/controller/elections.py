@@ -37,7 +37,7 @@ from penstock.logd.metadata.records import (
 )
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.tables import basis_of
-from penstock.logd.replication.events import Unfit
+from penstock.logd.replication.events import Ineligible
 
 
 class Wait(Struct, frozen=True):
@@ -158,7 +158,7 @@ class Elections:
     def _unclean(self, case: "_Case", why: Unclean) -> Election | None:
         partition = case.partition
         with_holes = tuple(
-            n for n in self._eligible(partition) if self._why_unfit(n, case) == "hole"
+            n for n in self._eligible(partition) if self._why_ineligible(n, case) == "hole"
         )
         chosen = (
             self._highest(case, with_holes)
@@ -180,7 +180,7 @@ class Elections:
 
     def _elect(self, case: "_Case", chosen: NodeId) -> Election:
         isr = self._without_dead(case.partition.isr)
-        fit = tuple(node for node in isr if node == chosen or not self._why_unfit(node, case))
+        fit = tuple(node for node in isr if node == chosen or not self._why_ineligible(node, case))
         return Election(basis=case.basis(), leader=chosen, isr=fit)
 
     def _choose(self, case: "_Case") -> NodeId | None:
@@ -200,7 +200,7 @@ class Elections:
             node
             for node in nodes
             if self._liveness.standing(node) is Standing.LIVE
-            and self._why_unfit(node, case) != "failed"
+            and self._why_ineligible(node, case) != "failed"
         ]
         return max(able, key=lambda node: self._rank(node, case), default=None)
 
@@ -235,7 +235,7 @@ class Elections:
         leader = case.partition.leader
         return leader is not None and not self._has_resigned(leader, case)
 
-    def _why_unfit(self, node: NodeId, case: "_Case") -> Unfit:
+    def _why_ineligible(self, node: NodeId, case: "_Case") -> Ineligible:
         report = self._liveness.report(node, case.key, case.stream.incarnation)
         return "" if report is None else report.unfit
 

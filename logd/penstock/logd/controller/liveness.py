@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.logd.metadata.records import Node, NodeId, PartitionKey
-from penstock.logd.replication.events import Unfit
+from penstock.logd.replication.events import Ineligible
 
 NS_PER_MS: Final = 1_000_000
 
@@ -74,7 +74,7 @@ class PartitionReport(Struct, frozen=True, kw_only=True):
         leader_epoch: The epoch it knows.
         last_epoch: The epoch of the last frame in its log; 0: the log is empty.
         end_offset: The next offset to be written; `END_UNKNOWN` of a log that is not open.
-        unfit: Why it cannot lead; empty: it can.
+        unfit: Why it cannot lead; empty: it can. Nodes of 0.1.0 read it by that name.
         resigned: It leads in no epoch up to `leader_epoch`, even if it is eligible again: what
             it wrote last may be lost.
         forgetful: It has lost ids or sequences of stored records, and not recovered them yet: it
@@ -86,7 +86,7 @@ class PartitionReport(Struct, frozen=True, kw_only=True):
     leader_epoch: int
     last_epoch: int
     end_offset: int
-    unfit: Unfit = ""
+    unfit: Ineligible = ""
     resigned: bool = False
     forgetful: bool = False
 

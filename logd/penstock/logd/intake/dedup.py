@@ -522,7 +522,7 @@ class Dedup:
         self.producers.record(producer_id, sequence, offset, now_ns)
         self.checksum.add(producer_id + sequence.to_bytes(8, "little"), offset)
 
-    def adopt(
+    def install(
         self,
         ids: MessageIds,
         producers: ProducerTable,

@@ -4,8 +4,8 @@ Who belongs to the metadata group, made to follow who is registered: one small s
 
 A node that is registered becomes a learner, becomes a voter once it has caught up and lives,
 as long as there are fewer than five, and leaves when it is removed. The directory id that it
-registered is noted in the membership before it is a voter. Nothing else takes a member
-out: a founder that has not registered yet, or a dead node, is waited for. A leader that is being
+registered is noted in the membership before it is a voter. Nothing else takes a member out: an
+initial member that has not registered yet, or a dead node, is waited for. A leader that is being
 drained or was removed hands the leadership over first.
 """
 

@@ -51,7 +51,7 @@ class Node(Struct, frozen=True, kw_only=True):
         deposed_at: Index of the last command that took a leadership from it. Before it has applied
             that, it may believe that it leads, and gets no lease.
         adopting: Whether it has streams from before that are still to be taken over: what others
-            make meanwhile could have their names.
+            make meanwhile could have their names. 0.1.0 gave the field its name, and reads it.
     """
 
     id: NodeId

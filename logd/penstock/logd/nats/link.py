@@ -324,7 +324,7 @@ class NatsLink:
         self._server = access.servers[0]
         self._wire: Wire | None = None
         self._subscriptions = Subscriptions(on_event)
-        self._adopted_ns = 0
+        self._attached_ns = 0
         self._probe: Probe | None = None
         self._moving = asyncio.Event()
         self._restoring: asyncio.Task[None] | None = None
@@ -376,7 +376,7 @@ class NatsLink:
                 failures.append(error)
                 continue
             self._pool.connected()
-            await self._confirm(self._adopt(server, wire))
+            await self._confirm(self._attach(server, wire))
             await self._prove()
             return
         unreachable = [error for error in failures if isinstance(error, OSError)]
@@ -480,10 +480,10 @@ class NatsLink:
             self._access, server, name=self.name, on_messages=self._on_messages, clock=self._clock
         )
 
-    def _adopt(self, server: NatsServer, wire: Wire) -> list[Answer]:
+    def _attach(self, server: NatsServer, wire: Wire) -> list[Answer]:
         """Make a connection ours, and ask for every subscription on it, in one turn."""
         self._wire, self._server = wire, server
-        self._adopted_ns = self._clock.monotonic_ns()
+        self._attached_ns = self._clock.monotonic_ns()
         self.problem = ""
         self._moving.clear()
         wire.on_info = self._take_info
@@ -564,7 +564,7 @@ class NatsLink:
 
     async def _rest(self) -> None:
         """A connection that is lost as soon as it stands is a failure as one that never does."""
-        if self._clock.monotonic_ns() - self._adopted_ns >= self._timing.short_s * 1e9:
+        if self._clock.monotonic_ns() - self._attached_ns >= self._timing.short_s * 1e9:
             self._pool.connected()
         elif not self._closing:
             await self._timing.sleep(self._pool.failed(self._rng.random()))
@@ -605,7 +605,7 @@ class NatsLink:
 
     def _arrive(self, server: NatsServer, wire: Wire) -> None:
         self.reconnects += 1
-        answers = self._adopt(server, wire)
+        answers = self._attach(server, wire)
         _log.info("nats connected again", link=self.name, server=server.shown())
         last = answers[-1] if answers else wire.ask()
         last.add_done_callback(lambda done: self._note_restored(wire, done))

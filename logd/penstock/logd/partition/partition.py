@@ -218,7 +218,7 @@ class Partition:
             self.writer,
             high_watermark=lambda: self.high_watermark,
             saved=self._saved,
-            adopted=self.role.dedup_saved,
+            installed=self.role.dedup_saved,
             is_saved=opened.saved,
         )
         self.writer.begin()
@@ -482,7 +482,7 @@ class Partition:
         """Return the dedup state of committed records, message ids included."""
         return ProducerSnapshot.of(self.intake, self.high_watermark + 1, whole=True)
 
-    async def adopt_dedup(self, memory: ProducerSnapshot) -> bool:
+    async def install_dedup(self, memory: ProducerSnapshot) -> bool:
         """Take the leader's dedup state, and persist it; `Role.dedup_saved` follows.
 
         Args:
@@ -502,10 +502,10 @@ class Partition:
             return False
         if not dedup.checksum.correct(memory.offset, memory.checksum):
             return False
-        dedup.adopt(*merged, offset=memory.offset, since=since, lost=memory.lost)
+        dedup.install(*merged, offset=memory.offset, since=since, lost=memory.lost)
         if memory.offset == intake.next_offset:
             dedup.last_message_id = memory.last_message_id
-        self._snapshotter.adopted()
+        self._snapshotter.installed()
         return True
 
     def fail(self, reason: str) -> None:

@@ -177,7 +177,7 @@ class ProducerSnapshot(Struct, frozen=True):
         """Merge the state of a replica of the same history with this one; later entries count.
 
         Returns:
-            Ids and producers of both, and the producers here, as `Dedup.adopt` takes them.
+            Ids and producers of both, and the producers here, as `Dedup.install` takes them.
         """
         empty = Dedup(config)
         ids = dict(zip(*self.ids, strict=True))

@@ -36,7 +36,7 @@ class Snapshotter:
         log_writer: Writes that log; posts `ProducerSnapshotSynced`, which is answered by `synced`.
         high_watermark: Returns the high watermark.
         saved: Called with the offset of a snapshot that has been written down, ids included.
-        adopted: Called when what came from another replica has been, too.
+        installed: Called when what came from another replica has been, too.
         is_saved: Whether the current dedup state is on disk.
     """
 
@@ -48,7 +48,7 @@ class Snapshotter:
         *,
         high_watermark: Callable[[], int],
         saved: Callable[[int], None],
-        adopted: Callable[[], None],
+        installed: Callable[[], None],
         is_saved: bool,
     ) -> None:
         self._intake = intake
@@ -56,18 +56,18 @@ class Snapshotter:
         self._log_writer = log_writer
         self._high_watermark = high_watermark
         self._tell_saved = saved
-        self._tell_adopted = adopted
+        self._tell_installed = installed
         self._saved_offset = intake.next_offset if is_saved else -1
         self._under_way = False
         self._again = False
-        self._adopted = False
+        self._installed = False
         self._lock = threading.Lock()
         self._closed = False
         self._cuts = self._cuts_then = 0
 
-    def adopted(self) -> None:
+    def installed(self) -> None:
         """Something came from another replica: what is being written does not have it."""
-        self._adopted, self._saved_offset = False, -1
+        self._installed, self._saved_offset = False, -1
         self.want()
 
     def want(self) -> None:
@@ -80,7 +80,7 @@ class Snapshotter:
             self._again = True
             return
         self._under_way = True
-        self._adopted, self._cuts_then = self._intake.dedup.unsaved, self._cuts
+        self._installed, self._cuts_then = self._intake.dedup.unsaved, self._cuts
         self._log_writer.submit(ProducerSnapshot.of(self._intake, self._high_watermark() + 1))
 
     def synced(self, memory: ProducerSnapshot) -> None:
@@ -153,6 +153,6 @@ class Snapshotter:
         if not memory.whole:
             return
         self._tell_saved(memory.offset)
-        if self._adopted:
-            self._adopted = self._intake.dedup.unsaved = False
-            self._tell_adopted()
+        if self._installed:
+            self._installed = self._intake.dedup.unsaved = False
+            self._tell_installed()

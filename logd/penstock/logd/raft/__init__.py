@@ -12,7 +12,7 @@ from penstock.logd.raft.membership import (
     NoteDisks,
     Promote,
     Remove,
-    founders,
+    membership_of,
 )
 from penstock.logd.raft.messages import (
     Accepted,
@@ -50,7 +50,7 @@ from penstock.logd.raft.messages import (
     Started,
     TransferLeadership,
     Woke,
-    founding_state,
+    initial_state,
 )
 from penstock.logd.raft.raft import Raft
 
@@ -98,6 +98,6 @@ __all__ = [
     "Started",
     "TransferLeadership",
     "Woke",
-    "founders",
-    "founding_state",
+    "initial_state",
+    "membership_of",
 ]

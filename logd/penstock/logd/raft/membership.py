@@ -241,7 +241,7 @@ def _names(text: str) -> frozenset[NodeId]:
     return frozenset(NodeId(name) for name in text.split(",") if name)
 
 
-def founders(names: Iterable[str]) -> Membership:
+def membership_of(names: Iterable[str]) -> Membership:
     """A membership of voters only."""
     return Membership(frozenset(NodeId(name) for name in names))
 

@@ -20,7 +20,7 @@ from penstock.logd.raft.membership import Membership, MembershipChange
 from penstock.logd.replication.events import NodeId
 
 FOUNDING_ENTRIES: Final = 1
-"""Entries that the founders of a group begin with."""
+"""Entries that the initial members of a group begin with."""
 
 ENTRY_OVERHEAD_BYTES: Final = 32
 """Bytes that an entry counts beside its data, so that many empty ones are bounded too."""
@@ -86,7 +86,7 @@ class Recovered(Struct, frozen=True):
     entries: tuple[Entry, ...] = ()
 
 
-def founding_state(membership: Membership) -> Recovered:
+def initial_state(membership: Membership) -> Recovered:
     """Return the first state of each founding member of a new group.
 
     All of them begin with the same first entry, so that it counts as replicated. A node that joins

@@ -22,7 +22,7 @@ from penstock.logd.raft import (
     Persist,
     Recovered,
     Snapshot,
-    founding_state,
+    initial_state,
 )
 from penstock.logd.raft.node import OutOfSpaceError
 from penstock.logd.raft.recovery import Finding, Recovery, Segment, segment_path
@@ -77,7 +77,7 @@ class RaftStorage:
         *,
         group: str,
         node: NodeId,
-        founders: Membership | None,
+        initial_members: Membership | None,
         disk: Disk = REAL_DISK,
     ) -> None:
         """Make the state of a new member, whole or not at all.
@@ -86,7 +86,7 @@ class RaftStorage:
             directory: Made if it is missing; empty.
             group: The group's identity.
             node: The member's name, never used in this group before.
-            founders: The first members of a new group, the same for each; None: join one.
+            initial_members: The first members of a new group, the same for each; None: join one.
             disk: The file system.
 
         Raises:
@@ -98,7 +98,7 @@ class RaftStorage:
         if names:
             message = f"{directory} is not empty ({names[0]}, ...): it may hold a member's state"
             raise RefusedError("EXISTS", message)
-        first = founding_state(founders) if founders else Recovered()
+        first = initial_state(initial_members) if initial_members else Recovered()
         items: list[Item] = [SegmentHead(group, node), first.hard_state, *first.entries]
         write_atomically(disk, segment_path(directory, 1), encode_step(items, sequence=1, step=1))
 

@@ -351,7 +351,7 @@ class RefreshMetadata(Struct, frozen=True):
     """Somebody knows more than this node's metadata says."""
 
 
-Unfit: TypeAlias = Literal["", "failed", "hole", "diverged"]
+Ineligible: TypeAlias = Literal["", "failed", "hole", "diverged"]
 """Why a replica cannot lead: its disk failed, records are missing from its middle, or it lacks what
 was committed; empty: it can."""
 
@@ -359,7 +359,7 @@ was committed; empty: it can."""
 class Electable(Struct, frozen=True):
     """Eligibility of this replica as leader, and the reason for people."""
 
-    unfit: Unfit = ""
+    ineligible: Ineligible = ""
     reason: str = ""
 
 

@@ -293,10 +293,10 @@ class Replica:
         return follower.begin()
 
     def _lead(self, view: LeaderAndIsr, now_ns: int) -> list[Effect]:
-        unfit = self._why_not_lead(view)
-        if unfit:
+        reason = self._why_not_lead(view)
+        if reason:
             self._become(Idle())
-            return [ReleaseLeadership(view.leader_epoch, unfit)]
+            return [ReleaseLeadership(view.leader_epoch, reason)]
         effects: list[Effect] = []
         if view.unclean_epoch == view.leader_epoch:
             self._lead_with_what_there_is(view, effects)
@@ -338,7 +338,7 @@ class Replica:
             effects.append(Tell(Finding.UNCLEAN_LOSS, log.submitted, log.high_watermark + 1))
             log.high_watermark = log.submitted - 1
             effects.append(SaveHighWatermark(log.high_watermark, log.agreed_epoch))
-        elif self._holds(view).unfit:  # what lies behind the hole is kept
+        elif self._holds(view).ineligible:  # what lies behind the hole is kept
             assert holes.first is not None
             effects.append(Tell(Finding.HOLE_TAKEN, holes.first, holes.end))
             log.high_watermark = holes.end - 1
@@ -409,7 +409,7 @@ class Replica:
     def _look_at_holes(self, now_ns: int, effects: list[Effect]) -> None:
         if self._holes and isinstance(self.state, Leader):
             held = self._holds(self.state.view)
-            effects += self.state.resign(held.reason) if held.unfit else []
+            effects += self.state.resign(held.reason) if held.ineligible else []
         if isinstance(self.state, Follower) and self.state.hole != self._holes.first:
             self.state.hole = self._holes.first
             effects += self.state.report()

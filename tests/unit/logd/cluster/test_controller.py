@@ -24,7 +24,7 @@ from penstock.logd.metadata.commands import (
     encode_command,
 )
 from penstock.logd.metadata.records import ReplicationOptions
-from penstock.logd.replication.events import Unfit
+from penstock.logd.replication.events import Ineligible
 from tests.support.cluster_office import ALWAYS, KEY, Office, report
 from tests.support.cluster_state import Cluster, register
 
@@ -254,7 +254,7 @@ def test_a_resigned_leader_leads_on_in_a_new_epoch_if_nobody_else_can() -> None:
 
 
 @pytest.mark.parametrize("unfit", ["failed", "hole", "diverged"])
-def test_a_replica_that_is_not_fit_does_not_lead(office: Office, unfit: Unfit) -> None:
+def test_a_replica_that_is_not_fit_does_not_lead(office: Office, unfit: Ineligible) -> None:
     office.begin()
     office.beat("b", reports=(report(office.cluster, end_offset=99, unfit=unfit),), full=True)
     office.pass_time(700, "b", "c")

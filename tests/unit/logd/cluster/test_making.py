@@ -27,9 +27,9 @@ class _Standin:
         first: What another node does before the next creation.
     """
 
-    def __init__(self, *nodes: str, founders: tuple[str, ...] = NODES[:3]) -> None:
+    def __init__(self, *nodes: str, initial_members: tuple[str, ...] = NODES[:3]) -> None:
         self.cluster = Cluster(*nodes)
-        self.founders = set(founders)
+        self.initial_members = set(initial_members)
         self.group = self
         self.age_s = 0.0
         self.first: Callable[[], None] = lambda: None
@@ -98,7 +98,7 @@ async def test_one_that_differs_in_something_else_is_refused() -> None:
         await world.make(min_isr=3)
 
 
-async def test_what_is_internal_waits_for_every_founder() -> None:
+async def test_what_is_internal_waits_for_every_initial_member() -> None:
     world = _Standin("a", "b")
     with pytest.raises(UnavailableError, match="no word of c"):
         await world.make_cursors()
@@ -107,7 +107,7 @@ async def test_what_is_internal_waits_for_every_founder() -> None:
     assert world.factor(CURSORS_STREAM.name) == 3
 
 
-async def test_a_founder_that_never_comes_is_not_waited_for_for_ever() -> None:
+async def test_an_initial_member_that_never_comes_is_not_waited_for_for_ever() -> None:
     world = _Standin("a", "b")
     world.age_s = 31.0
     await world.make_cursors()

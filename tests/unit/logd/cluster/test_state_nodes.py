@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from penstock.logd.cluster.import_standalone import check_adopted
+from penstock.logd.cluster.import_standalone import check_imported
 from penstock.logd.errors import UnavailableError
 from penstock.logd.metadata.commands import (
     AdoptStream,
@@ -45,9 +45,9 @@ def test_a_node_says_until_when_it_brings_streams_of_its_own(cluster: Cluster) -
     assert cluster.apply(adopting) == Done()
     assert cluster.state.nodes["a"].adopting
     with pytest.raises(UnavailableError, match="taken over from a"):
-        check_adopted(cluster.state)
+        check_imported(cluster.state)
     assert cluster.apply(register("a")) == Done()
-    check_adopted(cluster.state)
+    check_imported(cluster.state)
     assert cluster.partition().leader == "a"
 
 

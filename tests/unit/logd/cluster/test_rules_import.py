@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.logd.cluster.import_standalone import AccessAdoption
+from penstock.logd.cluster.import_standalone import RulesImport
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.access import (
     AccessCommand,
@@ -75,16 +75,16 @@ async def test_they_come_along_also_when_the_node_is_lost_on_the_way(
     group = Office(lives=0)
     for _ in range(5):  # 40, 40 and 10 rules, two quotas
         with pytest.raises(ConnectionError):
-            await AccessAdoption(tmp_path).run(group)
+            await RulesImport(tmp_path).run(group)
         assert (tmp_path / "access").exists()
         group.lives = 1
-    adoption = AccessAdoption(tmp_path)
-    await adoption.run(group)
+    rules_import = RulesImport(tmp_path)
+    await rules_import.run(group)
     assert (group.access.rules, group.access.quotas) == (own.rules, own.quotas)
     assert not (tmp_path / "access").exists()
-    assert adoption.problem == ""
+    assert rules_import.problem == ""
     before = copy.deepcopy(group.access)
-    await AccessAdoption(tmp_path).run(group)
+    await RulesImport(tmp_path).run(group)
     assert group.access == before
 
 
@@ -103,16 +103,16 @@ async def test_a_cluster_with_rules_of_its_own_keeps_to_those(
     group = Office()
     await group.insist(other)
     before = copy.deepcopy(group.access)
-    adoption = AccessAdoption(tmp_path)
-    await adoption.run(group)
+    rules_import = RulesImport(tmp_path)
+    await rules_import.run(group)
     assert group.access == before
-    assert "the cluster has its own rules or quotas" in adoption.problem
+    assert "the cluster has its own rules or quotas" in rules_import.problem
     assert (tmp_path / "access").exists()
 
 
 async def test_a_damaged_file_is_told_and_followed_by_nobody(tmp_path: Path) -> None:
     (tmp_path / "access").write_bytes(b"damage")
-    group, adoption = Office(), AccessAdoption(tmp_path)
-    await adoption.run(group)
+    group, rules_import = Office(), RulesImport(tmp_path)
+    await rules_import.run(group)
     assert group.access.version == 0
-    assert "not in the cluster" in adoption.problem
+    assert "not in the cluster" in rules_import.problem
