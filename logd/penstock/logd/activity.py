@@ -240,7 +240,7 @@ class Sink(Protocol):
         """Write events, once each; on return they are durable.
 
         Raises:
-            LogdError: Not now, or nobody knows whether they are.
+            LogdError: Not now, or it is unknown whether they are.
         """
 
 

@@ -42,7 +42,7 @@ def empty(directory: Path) -> None:
 
 
 FILES_PER_STREAM: Final = 2
-"""Files that a stream, or a replica, holds open while nobody reads it: the active segment and the
+"""Files that a stream, or a replica, holds open while no reader uses it: the active segment and the
 synced mark."""
 
 FILES_BESIDES: Final = 64

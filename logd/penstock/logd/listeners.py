@@ -138,7 +138,7 @@ class Listeners:
     def not_let_in(
         self, loop: asyncio.AbstractEventLoop, endpoint: str, reason: str, peer: str
     ) -> None:
-        """Somebody has failed to say who they are; told on any thread."""
+        """A client has failed to authenticate; reported on any thread."""
         facts = {"door": endpoint, "reason": reason, "peer": peer}
         with suppress(RuntimeError):  # the loop is over
             loop.call_soon_threadsafe(partial(self.activity.record, "auth.failed", None, **facts))

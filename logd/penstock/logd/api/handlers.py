@@ -103,7 +103,7 @@ class Handlers:
         Raises:
             RefusedError: It cannot be done.
             CorruptError: What it asks for is damaged on disk.
-            UnavailableError: It cannot be done now, or nobody knows whether it was.
+            UnavailableError: It cannot be done now, or it is unknown whether it was.
         """
         answer = await _HANDLERS[type(request)](self, request, turn)
         return answer if isinstance(answer, Response) else Response(answer)

@@ -452,7 +452,7 @@ class _Judgement(Request, frozen=True, kw_only=True):
 
 
 class TestAcl(_Judgement, frozen=True, kw_only=True, tag="test_acl"):
-    """A question whether somebody may do something."""
+    """A question whether a principal may do something."""
 
     __test__ = False
 

@@ -120,7 +120,8 @@ class ConnectionAuthentication:
         """Take who a token says that the connection is from now on; what to answer.
 
         Raises:
-            UnauthenticatedError: The token or API key is nobody's; who it was before, it stays.
+            UnauthenticatedError: The token or API key is that of no principal; who it was before,
+                it stays.
         """
         try:
             self.identity = await self._authenticator.secret_later(token)

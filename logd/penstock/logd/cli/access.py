@@ -125,7 +125,7 @@ def judge(
     server: str,
     as_json: bool,
 ) -> None:
-    """Say whether somebody may do ACTION on RESOURCE, and by which rule; exit code 1 if not.
+    """Say whether a principal may do ACTION on RESOURCE, and by which rule; exit code 1 if not.
 
     While authorization is off everybody may; what the rules would say is printed, too.
     """

@@ -73,7 +73,7 @@ class BackupOvertakenError(ServiceError):
 
 
 def check_begun(manifest: Manifest, directory: Path) -> None:
-    """Look whether what an earlier run has copied can be told from another history.
+    """Look whether what an earlier run has copied can be distinguished from another history.
 
     Raises:
         BackupOvertakenError: A release that did not ask for the history has copied some of it.
@@ -481,7 +481,7 @@ class PartitionSender:
         """The offset with which to go on, as the leader says; it is waited for.
 
         Raises:
-            UnavailableError: Nobody leads the partition.
+            UnavailableError: No node leads the partition.
         """
         clock = SystemClock()
         deadline_ns = clock.monotonic_ns() + self._retry_ns
@@ -550,7 +550,7 @@ class PartitionSender:
         return ahead
 
     def _committed(self) -> int | None:
-        """The end of what is committed; None: nobody says."""
+        """The end of what is committed; None: no node says."""
         try:
             return self._log.offsets(self._stream, self.partition).end
         except (UnavailableError, RefusedError):

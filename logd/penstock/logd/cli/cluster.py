@@ -211,7 +211,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 _LOOK_S: Final = 0.5
 _AWAY_S: Final = 60.0
-"""Seconds that nobody may answer, as while another node becomes the controller."""
+"""Seconds in which no node may answer, as while another node becomes the controller."""
 
 wait_option = click.option(
     "--wait/--no-wait",
@@ -265,7 +265,7 @@ def watch(
 
     Raises:
         StillUnderWayError: Ctrl-C, or nothing has changed for long.
-        UnavailableError: Nobody has answered for long.
+        UnavailableError: No node has answered for long.
     """
     shown = _Shown(work, quiet=as_json, clock=clock or SystemClock())
     wait = pause or threading.Event().wait
@@ -356,7 +356,7 @@ class _Shown:
         return False
 
     def away(self, error: UnavailableError) -> None:
-        """Nobody answers.
+        """No node answers.
 
         Raises:
             UnavailableError: For too long.

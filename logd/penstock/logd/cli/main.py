@@ -65,7 +65,7 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
         return
     configure_logs("logd", level=config.log_level)
     # What is loaded by now stays until the end. Without this, every full collection looks at all of
-    # it, and nobody is answered for 50 ms. Nothing of a stream is made yet: what goes is freed.
+    # it, and no request is answered for 50 ms. Nothing of a stream is made yet: what goes is freed.
     gc.freeze()
     run_until_stopped(
         lambda stop: run_daemon(config, config_path, stop), stuck_s=config.drain_timeout_s

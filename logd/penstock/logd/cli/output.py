@@ -292,7 +292,7 @@ class Progress:
 
     Args:
         label: Name of the work.
-        total: Records there are to do; None: nobody knows.
+        total: Records there are to do; None: unknown.
         clock: Clock for the rate.
         shown: Whether there is a terminal; None: as it is.
     """

@@ -138,7 +138,7 @@ def publish(  # noqa: PLR0913 - what is published, how, and where
     its own, which is answered. When logd cannot be asked, --key needs --partitions.
 
     Each VALUE is a record, and each --file; without either, each line of standard input. The first
-    that is refused ends the command, with exit code 1, or 69 when nobody answers; what was stored
+    that is refused ends the command, with exit code 1, or 69 when no node answers; what was stored
     before it is said, and stays.
     """
     count = None if not values and not files else len(values) + len(files)

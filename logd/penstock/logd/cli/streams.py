@@ -427,7 +427,7 @@ def _stay(log: LogClient, place: Place, replicas: list[str], *, as_json: bool) -
     """Watch a move until it is done.
 
     Raises:
-        MovedElsewhereError: Somebody gave it up, or moves the partition to other nodes.
+        MovedElsewhereError: Another operator gave it up, or moves the partition to other nodes.
     """
     seen, without = False, 0
 

@@ -3,8 +3,8 @@
 `penstock.logd.controller.group_messages.Member` decides what may be read; this sends its
 heartbeats, reads what it was granted, and lets go of what is revoked once that is done with and
 committed. A partition is read from the position that its group has committed. Committing that
-position again, in the epoch of the grant, comes first: from then on nobody commits who was granted
-the partition before.
+position again, in the epoch of the grant, comes first: from then on no member commits that was
+granted the partition before.
 """
 
 import asyncio

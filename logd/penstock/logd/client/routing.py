@@ -126,7 +126,7 @@ class MetadataCache:
         """Whom to ask.
 
         Raises:
-            RefusedError: `UNKNOWN_NODE`: it is for one whose address nobody knows.
+            RefusedError: `UNKNOWN_NODE`: it is for one whose address is unknown.
         """
         address: str | None = self.home
         if isinstance(call.to, ToNode):
@@ -191,7 +191,7 @@ class MetadataCache:
         return True
 
     def lost(self, address: str) -> None:
-        """Nobody answers there: go elsewhere, and there last."""
+        """No node answers there: go elsewhere, and there last."""
         for place in [place for place, found in self._leaders.items() if found == address]:
             del self._leaders[place]
         for place in [place for place, found in self._replicas.items() if found[0] == address]:

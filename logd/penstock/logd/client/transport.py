@@ -66,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     def request(self, request: Document, upload: bytes = b"") -> asyncio.Future[Response]:
-        """Send a request; the future gets its answer. When it is cancelled the server is told.
+        """Send a request; the future gets its answer. When it is cancelled the server learns it.
 
         The future fails with OSError when the connection breaks, and with CorruptError when what
         comes is no answer of logd's.
@@ -85,7 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close; calls that wait are told that the connection broke."""
+        """Close; calls that wait get the error that the connection broke."""
         self._end(ConnectionAbortedError("the client closed the connection"))
 
     async def wait_closed(self) -> None:
@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     # Parts.
 
     def _settled(self, number: int, future: asyncio.Future[Response]) -> None:
-        """Tell the server when nobody waits any more: a long poll would go on to its end."""
+        """Tell the server when no caller waits any more: a long poll would go on to its end."""
         if future.cancelled() and not self.closed and self._transport is not None:
             self._transport.write(encode_request({"api": "cancel", "request": number}))
 
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise CorruptError(f"answer to request {number}", where=self._where)
             answered = [found]
         for future in answered:
-            if not future.done():  # else cancelled: the answer is for nobody
+            if not future.done():  # else cancelled: the answer has no caller
                 future.set_result(response)
 
     def _end(self, error: Exception) -> None:

@@ -59,7 +59,7 @@ class AdvertiseSettings(_Settings):
 
 _ALONE_LEASE_MS: Final = 60_000
 _ALONE_HEARTBEAT_MS: Final = 500
-"""Nobody else could take over, so a node alone loses no lease when its process stands still."""
+"""No other node could take over, so a node alone loses no lease when its process stands still."""
 
 
 class ClusterSection(_Settings):

@@ -359,7 +359,7 @@ class ClusterEngine:
             settings=section.replication(),
             descriptors=_descriptors(config, section),
         )
-        rng = random.Random()  # noqa: S311 - jitter, and ids that are told apart
+        rng = random.Random()  # noqa: S311 - jitter, and ids that are distinguished
         settings = _settings(config, section, tls)
         self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
         self._check_members(config)
@@ -615,7 +615,7 @@ class ClusterEngine:
             _log.error("configured stream not made", stream=settings.name, reason=str(error))
 
     async def _follow_file(self, found: StreamRecord, config: StreamConfig) -> None:
-        """Give a stream the options of the configuration's file, where nobody else has one."""
+        """Give a stream the options of the configuration's file, where no other node has one."""
         command = AlterStream(incarnation=found.incarnation, config=config, options=found.options)
         result = await self._node.group.insist(command)
         if isinstance(result, Refused):

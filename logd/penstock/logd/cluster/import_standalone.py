@@ -5,15 +5,15 @@
     <data_dir>/access                            rules and quotas (a checkpoint)
 
 Each stream keeps its data, its incarnation and its offsets, and has one replica until its options
-are altered. Until that is done the node says so (`Node.adopting`), and nobody makes streams from a
+are altered. Until that is done the node says so (`Node.adopting`), and no node makes streams from a
 configuration, or the stream of cursors, that could have their names. What the cluster refuses stays
 in the file that names them, and is tried again at the next start; when none is left, the file is
 renamed.
 
 Rules and quotas come before the streams, so that clients that could use those still can. They come
-only where the cluster has no others: nobody has asked for both sets together, and
+only where the cluster has no others: no operator has asked for both sets together, and
 what one allows on `*` would hold for the streams of the other. What is not taken over stays in its
-file, nobody follows it, and the node's health says so.
+file, no node follows it, and the node's health says so.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The metadata group: any node changes and reads the cluster's state; the leader decides.
 
 A change is proposed here if this node leads, and is otherwise handed to the node that does. While
-nobody leads, or a proposal is surely lost, it is tried again until the time is over. When nobody
+no node leads, or a proposal is surely lost, it is tried again until the time is over. When nobody
 knows what came of it, the client learns so: the state will show.
 """
 
@@ -165,7 +165,7 @@ OTHER_DISK: Final = "OTHER_DISK"
 """Refuses to register a node under a name whose disk, by the state, is another one."""
 
 _AGAIN_S: Final = 0.05
-"""Seconds until the next try, while nobody leads; a new leader is asked at once."""
+"""Seconds until the next try, while no node leads; a new leader is asked at once."""
 _INSIST_S: Final = 10.0
 """Seconds one try may take of what is tried until it is done."""
 _PAUSE_S: Final = 0.5
@@ -304,7 +304,7 @@ class MetadataGroup:
 
         Raises:
             RefusedError: `NOT_LEADER`, with the leader as far as known; `LOST`; `BUSY`.
-            UnavailableError: Nobody knows whether it is done.
+            UnavailableError: It is unknown whether it is done.
         """
         try:
             return _encode_result(await self._propose(body))

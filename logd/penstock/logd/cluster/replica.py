@@ -196,7 +196,7 @@ class ReplicaRunner:
             high_watermark=high_watermark,
             agreed_epoch=agreed_epoch,
         )
-        # Numbers of fetches start again with each opening, so that is told apart like a process.
+        # Numbers of fetches start again with each opening, which distinguishes them like processes.
         resigned = host.resignations.get(self.key, 0)
         self._replica = Replica(
             host.node, self.key.incarnation, state,
@@ -285,7 +285,7 @@ class ReplicaRunner:
     def note(self) -> None:
         """Have what it knows written down, if that is something else than before.
 
-        Where nobody follows all of the log is committed as it is opened.
+        Where no node follows all of the log is committed as it is opened.
         """
         if not self.followed:
             return
@@ -375,7 +375,7 @@ class ReplicaRunner:
         self._patching = []
 
     def _commit_alone(self, upto: int, cuts: int, now_ns: int) -> bool:
-        """Commit what is durable where nobody follows: a message alone waits for no more."""
+        """Commit what is durable where no node follows: a message alone waits for no more."""
         if now_ns >= self._host.lease_until_ns():
             return False
         if not self._replica.commit_alone(upto, cuts):

@@ -590,7 +590,7 @@ class ReplicaSubscriptions:
             self.end(replica)
             replica.subscribed = replica.leading  # it is on no subject, as it should
             return
-        # Publishers must not take silence for a log that has failed, where nobody else can lead.
+        # Publishers must not take silence for a log that has failed, where no other node can lead.
         refuses = replica.partition.publish_queue.refuses
         if self.closing or not (replica.leading or refuses):
             self.end(replica)
@@ -652,8 +652,8 @@ class ReplicaSubscriptions:
             return
         replica.subscribed, label = True, replica.partition.label
         now_ns = self._host.clock.monotonic_ns()
-        # Nobody led before the first epoch: the stream is new. And that the only node is started
-        # says itself that nobody was there.
+        # No node led before the first epoch: the stream is new. And that the only node is started
+        # says itself that no node was there.
         alone = replica.partition.publish_queue.alone
         if (replica.has_led or (replica.epoch > 1 and not alone)) and now_ns > replica.led_ns:
             self._subscription_manager.missed(label, now_ns - replica.led_ns)
@@ -1084,7 +1084,7 @@ class ReplicaManager:
         if replica is not None and not self._is_as_wanted(place):
             self._forget(replica)
             if record is None or not _is_of(replica, record[0]):
-                self.resignations.pop(replica.key, None)  # nobody asks about that stream again
+                self.resignations.pop(replica.key, None)  # no node asks about that stream again
             await finish(replica)
         if record is None or not self._is_to_hold(*record):
             self._no_longer_offline(place)

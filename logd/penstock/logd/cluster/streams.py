@@ -192,7 +192,7 @@ class ClusterStreams:
         Args:
             config: Configuration of the stream.
             replication: Replication of the stream.
-            creator: Principal to whose quota it counts; empty: nobody.
+            creator: Principal to whose quota it counts; empty: none.
 
         Raises:
             RefusedError: `STREAM_DIFFERS`, `BAD_SUBJECT`, `BAD_OPTIONS`, `QUOTA_EXCEEDED` and
@@ -265,7 +265,7 @@ class ClusterStreams:
         Raises:
             RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`, `NOT_HERE`, `RESERVED_NAME`,
                 `READ_ONLY`; `OUT_OF_RANGE`: not all of it is committed.
-            UnavailableError: It cannot be read now, or nobody knows yet whether it is done.
+            UnavailableError: It cannot be read now, or it is unknown yet whether it is done.
         """
 
         def command() -> PurgePartition:
@@ -495,7 +495,7 @@ class ClusterStreams:
         """The stream's record, once each partition's leader is on its subject.
 
         Raises:
-            NotOpenError: It will not be before somebody has seen to this node.
+            NotOpenError: It will not be before an operator has seen to this node.
             NatsRefusedError: Nor before the NATS server permits it.
             UnavailableError: Not in time.
         """
@@ -553,8 +553,8 @@ class ClusterStreams:
         if (
             found is not None
             and found.incarnation == asked["incarnation"]
-            # Else this node does not know yet, or somebody has changed it again. Who asks may be of
-            # a version that does not say.
+            # Else this node does not know yet, or another command has changed it again. Who asks
+            # may be of a version that does not say.
             and found.options.listens is asked.get("listens", found.options.listens)
         ):
             numbers = await self._listening_at(self.node, found)

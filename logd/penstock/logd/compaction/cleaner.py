@@ -8,7 +8,7 @@ that costs work and keeps tombstones longer, and nothing else.
 Damaged segments stay as they are, and so do all tombstones above the first of them: the records
 that they remove may lie in the damage, and be read again when it is repaired.
 
-The pace of background work: so many bytes a second, half of the time, until told to stop.
+The pace of background work: so many bytes a second, half of the time, until it is stopped.
 
 Working code calls a `Pace` after each piece, of some milliseconds at the longest. The thread then
 waits as long as the rate demands; and for as long as it has worked, so that the interpreter's lock
@@ -157,7 +157,7 @@ class Rewriter:
     """Rewrites runs of one log.
 
     Args:
-        log: Nobody else rewrites its segments.
+        log: No other thread rewrites its segments.
         stream: Its name, for what is logged.
         counts: Counters to increment.
 

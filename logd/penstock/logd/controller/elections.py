@@ -1,13 +1,13 @@
 """Elections of partition leaders, decided from the state and the nodes' reports.
 
 - A leader is replaced when its node is dead, which is said only after its lease has ended, or when
-  it says that it has resigned. With nobody to replace it, a dead leader is deposed and a resigned
-  one stays what it is called, though the partition has nobody to lead it.
+  it says that it has resigned. With no replica to replace it, a dead leader is deposed and a
+  resigned one stays what it is called, though the partition has no replica to lead it.
 - A leader that publishers do not reach is deposed for one that they do.
 - The next leader is of the ISR, is there and is fit: the one a leadership was handed over to, else
   one that publishers reach, else one that is not draining, else one that has lost no dedup state,
   else the one with the longest log that is known of, else the first of the replicas in their order.
-- Where nobody leads, the one who led last must be fenced first.
+- Where no node leads, the one who led last must be fenced first.
 - Dead replicas leave the ISR with an election, and also while a leader is there: acks need not wait
   until the leader finds that they lag.
 - With no replica left that has every acked record, the partition waits for one. Only a stream that
@@ -53,7 +53,7 @@ Verdict: TypeAlias = Election | IsrChange | Wait | None
 class Elections:
     """Decides for one partition at a time.
 
-    Notes since when partitions have nobody to lead them.
+    Notes since when partitions have no replica to lead them.
     """
 
     def __init__(self, state: ClusterState, liveness: Liveness, timing: Timing) -> None:
@@ -82,7 +82,7 @@ class Elections:
         return self._unclean(_Case(key, *found), "operator")
 
     def objection(self, key: PartitionKey, now_ns: int) -> Refused | None:
-        """Why an operator's election is not held now: nothing need be lost, or nobody is there."""
+        """Why an operator's election is not held now: nothing need be lost, or no node is there."""
         found = self._state.partition(key)
         if found is None:
             name = f"partition {key.partition} of stream {key.stream!r}"
@@ -225,7 +225,7 @@ class Elections:
         )
 
     def _unfenced(self, case: "_Case", now_ns: int) -> NodeId | None:
-        """Return the last leader if nobody leads and its lease may last; else None."""
+        """Return the last leader if no node leads and its lease may last; else None."""
         last = case.partition.last_leader
         if case.partition.leader is not None or last is None:
             return None

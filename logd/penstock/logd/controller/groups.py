@@ -49,7 +49,7 @@ def assign(
     partitions: Iterable[GroupPartition],
     previous: Mapping[GroupPartition, str],
 ) -> dict[GroupPartition, str]:
-    """A member for every partition of whose stream somebody wants to read.
+    """A member for every partition of whose stream a member wants to read.
 
     What `previous` says is kept where it can be. Between two members that want the same streams the
     counts differ by one at most; only what that takes changes hands.
@@ -383,7 +383,7 @@ class GroupCoordinator:
             _partitions(state, streams),
             {partition: share.wanted for partition, share in before.items()},
         )
-        # What nobody wants any more is kept until its reader has let go of it.
+        # What no member wants any more is kept until its reader has let go of it.
         target = {**dict.fromkeys(before, ""), **target}
         shares = tuple(
             NewShare(partition=partition, wanted=wanted, owner=owner)

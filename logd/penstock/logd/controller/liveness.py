@@ -1,7 +1,7 @@
 """Liveness of nodes by their heartbeats, and the lease under which a node leads.
 
-A controller that is new has answered nobody, but the one before may have, up to the moment in which
-the new one was elected: it counts for every node from there.
+A new controller has answered no node, but the one before may have, up to the moment in which the
+new one was elected: it counts for every node from there.
 
 A node's lease on what it leads: while it holds, no other node leads that.
 

@@ -127,7 +127,7 @@ def rewrap(
 ) -> None:
     """Have the keys of a log that is open wrapped with the active master key, durably.
 
-    What is written from then on is under a new key; nobody has to close the log for it.
+    What is written from then on is under a new key; the log need not be closed for it.
 
     Args:
         directory: Directory of the log.
@@ -189,7 +189,7 @@ def masters_of(directory: Path, *, disk: Disk = REAL_DISK) -> list[str]:
 
 
 class InspectedKeys:
-    """The keys of a log that is looked at by somebody who may not have them all.
+    """The keys of a log that is looked at by a process that may not have them all.
 
     Args:
         directory: Directory of the log.

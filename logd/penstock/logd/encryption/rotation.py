@@ -2,7 +2,7 @@
 
 The section `encryption` of the configuration's file is read again when the file changes: nothing
 else of it is. Then the keys of each open log are wrapped with the key that is active now; as with
-certificates, what cannot be done is told and tried again, and until then nothing changes.
+certificates, what cannot be done is reported and tried again, and until then nothing changes.
 """
 
 from collections.abc import Callable, Iterable

@@ -12,7 +12,7 @@ of records. Refused:
     {"stream": "logs", "error": {"code": 400, "err_code": 10071, "description": "..."}}
 
 `err_code` is JetStream's where it has one for the case, else one of ours from 20001 up. (Of a full
-stream JetStream says 10077, as of a broken disk; ours are told apart, its description is kept.) A
+stream JetStream says 10077, as of a broken disk; ours differ, and its description is kept.) A
 refused batch sequence also carries `sequence`, the last one stored for that producer (0 for none).
 """
 

@@ -83,7 +83,7 @@ def decode_publish(payload: memoryview, subject: bytes, now_ns: int) -> Publishe
         now_ns: Current Unix time.
 
     Raises:
-        CorruptError: It is no such message, or it wants to be answered where nobody can be.
+        CorruptError: It is no such message, or it wants to be answered where no publisher can be.
     """
     message = wire.Message()
     try:

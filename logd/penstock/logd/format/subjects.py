@@ -177,7 +177,7 @@ class SubjectTrie(Generic[Value]):
                 if child is not None:
                     values += child.values
         found = tuple(values)
-        if len(subject) <= SUBJECT_LENGTH_MAX:  # nobody publishes on a longer one
+        if len(subject) <= SUBJECT_LENGTH_MAX:  # no client publishes on a longer one
             if len(self._cache) >= self._cache_size_max:
                 self._cache.clear()
             self._cache[subject] = found

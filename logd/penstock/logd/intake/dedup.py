@@ -239,7 +239,7 @@ class ProducerTable:
             self.evicted += oldest.seen_ns >= now_ns - self._expiry_ns
 
     def committed(self, end_offset: int) -> None:
-        """Batches below are committed: nobody will ask for the states before them."""
+        """Batches below are committed: no request will ask for the states before them."""
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0][0] < end_offset:
             uncommitted.popleft()
@@ -431,7 +431,7 @@ class DedupChecksum:
         return self._sums[count - 1] if count else self._base_sum
 
     def committed(self, end_offset: int) -> None:
-        """Let go of what nobody will ask for; what may be cut off again stays."""
+        """Let go of what no request will ask for; what may be cut off again stays."""
         if len(self._offsets) <= 2 * _KEPT:
             return
         if self.kept_from is not None:

@@ -111,7 +111,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         """Find out who calls before anything is read of what is asked, and do it for them.
 
         Raises:
-            UnauthenticatedError: Nobody knows who calls, or not any more.
+            UnauthenticatedError: The caller is unknown, or not any more.
         """
         identity = await self._identify(context)
         before = set_caller(self._authenticator.principal(identity))

@@ -126,7 +126,7 @@ class CallAuthorization:
         config = outline.stream.config
         subject = f"{config.subject}.{number}" if number else config.subject
         self.authorizer.check(caller, Action.PUBLISH, OnStream(config.name, (subject,)))
-        if not outline.replication.listens:  # it would resume what somebody took off its subject
+        if not outline.replication.listens:  # it would resume what an operator took off its subject
             self.authorizer.check(caller, Action.ALTER, stored_by(config, outline.partitions))
         self._check_inbox(caller, request.ackInbox)
         await self._throttle.take(caller, Flow.BYTES_IN, request.ByteSize())

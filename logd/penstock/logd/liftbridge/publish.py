@@ -1,13 +1,13 @@
 """Publish, PublishAsync and PublishToSubject: what is published is relayed, and always waited for.
 
 A publisher that asks for no ack (`NONE`) is not answered, but its message is stored as one that is
-acked by every replica in sync, and what goes wrong with it is told.
+acked by every replica in sync, and what goes wrong with it is reported.
 
 Publishes of gRPC clients on their way to a partition's leader, over NATS, and the acks back.
 
 Any node takes a publish: it goes to the subject of its partition as a publish envelope with an ack
 inbox of this daemon, so the leader stores and acks it. A publish is sent again, under the same
-`Nats-Msg-Id`, as long as its deadline allows: when nobody is subscribed, when the leader is busy,
+`Nats-Msg-Id`, as long as its deadline allows: when no node is subscribed, when the leader is busy,
 and when no ack comes. Within the stream's window of ids it is stored once.
 """
 
@@ -213,7 +213,7 @@ class Relay:
                     continue
                 try:
                     ack = decode_ack_envelope(message.payload)
-                except CorruptError:  # somebody else's answer to the same message
+                except CorruptError:  # another node's answer to the same message
                     self.counts["foreign"] += 1
                     continue
                 if stream and not ack.errorNumber and ack.stream != stream:
@@ -229,7 +229,7 @@ ASYNC_IN_FLIGHT_MAX: Final = 256
 HTTP/2 holds its client up."""
 
 _MARGIN_S: Final = 0.05
-"""Seconds before a caller's own deadline at which a publish is given up: it is told why."""
+"""Seconds before a caller's own deadline at which a publish is given up: it gets the reason."""
 
 _CODES: Final = {
     Nack.READ_ONLY: grpc.StatusCode.FAILED_PRECONDITION,

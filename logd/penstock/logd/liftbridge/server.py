@@ -80,7 +80,7 @@ class GrpcServer:
         self._server = self._make(engine)
 
     def listen(self) -> str:
-        """Bind the address; returns it with the port in use. Nobody is answered before `start`.
+        """Bind the address; returns it with the port in use. No call is answered before `start`.
 
         Raises:
             UnavailableError: It cannot be listened on.

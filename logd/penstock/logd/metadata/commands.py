@@ -78,7 +78,7 @@ class CreateStream(Struct, frozen=True, kw_only=True):
     Attributes:
         placements: Placement of partition 0, 1, ...
         nonce: Random hexadecimal digits; with the command's index they are the incarnation.
-        creator: Principal to whose quota it counts; empty: nobody.
+        creator: Principal to whose quota it counts; empty: none.
     """
 
     config: StreamConfig

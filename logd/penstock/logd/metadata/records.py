@@ -131,11 +131,11 @@ class PartitionRecord(Struct, frozen=True, kw_only=True):
         replicas: Replicas in the order in which they should lead.
         observers: Nodes that hold a copy and never count.
         isr: Replicas that have every committed record, in the order of their names.
-        leader: One of `isr`, or None while nobody may lead.
+        leader: One of `isr`, or None while no node may lead.
         leader_epoch: Rises with every change of the leader, to None too.
         version: Rises with every change of anything here.
         last_leader: The last leader; it must be fenced before another one leads.
-        successor: The node a leader was deposed for, while nobody leads.
+        successor: The node a leader was deposed for, while no node leads.
         target: Replicas that a move ends with; None while there is none.
         former: Nodes that may hold data of it, which is to be removed.
         joined: Time since when replicas hold it that did not from the beginning.
@@ -173,7 +173,7 @@ class StreamRecord(Struct, frozen=True, kw_only=True):
 
     Attributes:
         incarnation: Differs from that of any other stream there ever was.
-        creator: Principal to whose quota it counts; empty: nobody.
+        creator: Principal to whose quota it counts; empty: none.
     """
 
     config: StreamConfig
@@ -229,7 +229,7 @@ class Share(Struct, frozen=True, kw_only=True):
 
     Attributes:
         wanted: The member that is to read it; empty: none.
-        owner: The member that may be reading it; None: nobody.
+        owner: The member that may be reading it; None: none.
         epoch: The group's epoch when it was granted to `owner`; its commits carry it.
     """
 

@@ -140,7 +140,7 @@ def _replace_options(tables: Tables, stream: StreamRecord, *, changed: bool) -> 
 
 
 def delete_stream(tables: Tables, index: int, command: DeleteStream) -> Done:
-    """Mark a stream as deleted; nobody leads it any more."""
+    """Mark a stream as deleted; no node leads it any more."""
     found = tables.streams.get(command.stream)
     if found is not None and found.incarnation == command.incarnation and not found.is_open:
         return Done(changed=False, incarnation=command.incarnation)

@@ -191,7 +191,7 @@ class Owner:
     """Principal to whose quota a new stream counts.
 
     Attributes:
-        name: Its name; empty: nobody.
+        name: Its name; empty: none.
         max_streams: Maximum streams that it may have; None: unlimited.
     """
 
@@ -215,7 +215,7 @@ class Stream:
 
     Attributes:
         incarnation: Differs from that of any earlier stream of the name.
-        creator: Principal to whose quota it counts; empty: nobody.
+        creator: Principal to whose quota it counts; empty: none.
     """
 
     config: StreamConfig

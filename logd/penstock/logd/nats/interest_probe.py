@@ -35,7 +35,7 @@ from penstock.logd.nats.protocol import ErrorKind, ServerError, Wire
 from penstock.logd.nats.servers import NatsServer
 
 PROOF_S: Final = 1.0
-"""Seconds a proof may take; then what is not proven is told, and things go on as without it."""
+"""Seconds a proof may take; then what is not proven is reported, and things go on as without it."""
 
 _AGAIN_S: Final = 0.005
 """Seconds until a probe is published again, at first; they double."""

@@ -1,7 +1,7 @@
 """Answers to JetStream's API where no JetStream is: an error in its form that names the way here.
 
-A client of JetStream that makes a stream, or reads one, asks on `$JS.API.>`. Where nobody serves
-that, the NATS server says "no responders" at once, which tells nobody what to do. With
+A client of JetStream that makes a stream, or reads one, asks on `$JS.API.>`. Where no server serves
+that, the NATS server says "no responders" at once, which names no fix. With
 `nats.jetstream_hints` logd subscribes there, in one queue group with all other nodes, and answers:
 
     {"type": "io.nats.jetstream.api.v1.stream_create_response",
@@ -69,7 +69,7 @@ class Serving(StrEnum):
 
     Attributes:
         UNKNOWN: No request was sent on this connection yet.
-        HINTS: Served: nobody else serves JetStream's API.
+        HINTS: Served: no other server serves JetStream's API.
         JETSTREAM: Not served: a JetStream does.
         SILENT: Not served: a subscriber does not answer, or logd may not ask.
     """
@@ -87,7 +87,7 @@ class JetStreamHints:
         access: Access to NATS.
         node: This one's name.
         clock: Clock of the connection.
-        stored: Whether a stream stores a subject: nobody is answered there.
+        stored: Whether a stream stores a subject: no request is answered there.
 
     Attributes:
         link: Its connection.
@@ -118,7 +118,7 @@ class JetStreamHints:
         self.link.pause(self._api_sid)
 
     async def run(self) -> None:
-        """Ask who serves the API, and serve it if nobody does, until cancelled."""
+        """Ask who serves the API, and serve it if nothing does, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.link.run())
             tasks.create_task(self._watch())
@@ -158,7 +158,7 @@ class JetStreamHints:
                         return Serving.HINTS
                     if _OURS not in answer.payload:
                         return Serving.JETSTREAM
-                    found = Serving.HINTS  # of this node or another; somebody else may answer, too
+                    found = Serving.HINTS  # of this node or another; another node may answer, too
         except TimeoutError:
             return found
 

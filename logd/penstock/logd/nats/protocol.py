@@ -401,7 +401,7 @@ class Wire(asyncio.BufferedProtocol):
         for waiting in waiters:
             if not waiting.done():
                 waiting.set_exception(error)
-                waiting.exception()  # nobody may be waiting any more
+                waiting.exception()  # no caller may be waiting any more
         self._pings.clear()
         if not self.closed.done():
             self.closed.set_result(None)

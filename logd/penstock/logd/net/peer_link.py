@@ -2,7 +2,7 @@
 
 Raft's messages may be lost: those for a peer that is away or slow are dropped and counted, for
 Raft sends what matters again. Requests are never sent twice: when the connection breaks while one
-is under way, its sender is told that nobody knows whether it was done.
+is under way, its sender is told that it is unknown whether it was done.
 """
 
 import asyncio

@@ -3,8 +3,8 @@
 A commit is answered when its record is synced. The table in memory is built from the log at start;
 the stream is made with the first cursor. Cursors go with their stream: those of one that is deleted
 are deleted after it, at the next start if need be (in a cluster: by the next leader). Until then
-they carry the incarnation of a stream that is no more, so that nobody uses them for the next one of
-the name.
+they carry the incarnation of a stream that is no more, so that they are not used for the next
+stream of the name.
 """
 
 import asyncio
@@ -134,7 +134,7 @@ class CursorStore:
         try:
             self._partition = self._streams.partition(CURSORS_STREAM.name)
         except RefusedError:
-            return  # nobody has committed one yet
+            return  # no consumer has committed one yet
         except UnavailableError as error:  # the streams are served all the same
             self._problem = str(error)
             return

@@ -582,7 +582,7 @@ class LogWriter:
         """Begin an epoch on this thread, in memory; its first record makes it durable before.
 
         A start with thousands of streams would else write a file for each, and most of them store
-        nothing. Only where nobody follows: followers compare their logs with its epochs. And only
+        nothing. Only where no node follows: followers compare their logs with its epochs. And only
         of a log that was closed cleanly: that a disk takes no files should be seen when a log is
         made, or opened again after it failed, and not by its first publisher.
 

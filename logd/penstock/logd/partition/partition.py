@@ -174,7 +174,7 @@ class Partition:
         compaction_scheduler: Compaction scheduler, for its counters; it runs on the compaction
             thread.
         failure: Why it takes no writes; empty while it does.
-        closed: Whether it serves nobody any more.
+        closed: Whether it serves no request any more.
         finished: Whether everything accepted has been dealt with and its log is closed.
     """
 
@@ -294,7 +294,7 @@ class Partition:
 
         Raises:
             RefusedError: `BAD_BACKUP`, `NOT_RESTORING`, `WRONG_OFFSET`.
-            UnavailableError: They are not stored, or nobody knows.
+            UnavailableError: They are not stored, or it is unknown whether they are.
         """
         self._check_serving()
         frames = await asyncio.to_thread(read_frames, data, self.stream.config)

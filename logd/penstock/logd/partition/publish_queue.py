@@ -126,7 +126,7 @@ def begin(log: CommitLog, epochs: EpochFile, config: StreamConfig, partition: in
 
 
 def read_frames(data: bytes, config: StreamConfig) -> list[Frame]:
-    """Frames that somebody sends, checked as those of a publisher are.
+    """Frames that a client sends, checked as those of a publisher are.
 
     Raises:
         RefusedError: `BAD_BACKUP`.
@@ -194,7 +194,7 @@ class PublishQueue:
         declined: Why everything is refused though it leads; None: it is not.
         pending_acks: Acks that wait.
         skipped: Messages on reserved subjects that the stream's filter matched.
-        ignored: Messages that came while it did not lead; nobody is told.
+        ignored: Messages that came while it did not lead; nothing reports them.
         alone: Whether no other node has a replica: none but this one ever answers publishers.
         refuses: Whether everything is refused though it does not lead: its log has failed, alone.
         lost: Records that were accepted and then not stored, because the storage failed.

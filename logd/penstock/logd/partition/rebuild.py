@@ -11,7 +11,7 @@ nothing is read: a rewritten frame does not say any more which of its rows came 
 batch, whose headers name no message id.
 
 A snapshot that is missing, damaged or older than it should be is no loss as long as the log has
-everything. It is one, and told (`Dedup.lost`), when records were deleted from the log or frames
+everything. It is one, and reported (`Dedup.lost`), when records were deleted from the log or frames
 above what the snapshot has were rewritten.
 """
 

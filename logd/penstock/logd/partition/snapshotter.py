@@ -3,8 +3,8 @@
 A snapshot is taken on the event loop, which copies references and nothing else. The log's writer
 makes durable what lies below it, and a worker writes the file
 (`penstock.logd.partition.producer_snapshot`): with a million ids that takes it about a second, in
-which appends and acks go on. One file is written at a time, and one more after it if somebody asked
-meanwhile.
+which appends and acks go on. One file is written at a time, and one more after it if one was
+requested meanwhile.
 """
 
 import asyncio

@@ -149,7 +149,7 @@ class SubscriptionManager:
             self._began(self.gaps.begin((stream,), reason, now, late=True))
 
     def missed(self, stream: str, ago_ns: int) -> None:
-        """Nobody was on a stream's subject until now; other nodes may have been.
+        """No node was on a stream's subject until now; other nodes may have been.
 
         Args:
             stream: Or one of its partitions.

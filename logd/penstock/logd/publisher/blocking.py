@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 _END_S: Final = 5.0
-"""Seconds that what is under way has to end when it is told to."""
+"""Seconds that what is under way has to end when it is asked to."""
 
 
 class BlockingPublisher:
@@ -164,7 +164,7 @@ def _result_of(future: Future[Result]) -> Result:
         return future.result()
     except CancelledError:
         raise UnavailableError(GIVEN_UP) from None
-    except BaseException:  # also an interrupt of this thread: nobody waits any more
+    except BaseException:  # also an interrupt of this thread: no caller waits any more
         future.cancel()
         raise
 

@@ -102,7 +102,7 @@ class VoteRequest(Struct, frozen=True):
     Attributes:
         pre: It only asks whether it would get one; the message's term is then the one after its
             own (dissertation 9.6).
-        transfer: The leader told it to; the lease of followers does not hold then (3.10).
+        transfer: The leader asked it to; the lease of followers does not hold then (3.10).
         last_index, last_term: Those of its log's last entry.
     """
 

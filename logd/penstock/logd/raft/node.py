@@ -99,7 +99,7 @@ class Storage(Protocol):
 
         Raises:
             OutOfSpaceError: It may be called again with the same.
-            OSError: Nobody knows what is durable.
+            OSError: It is unknown what is durable.
         """
         ...
 
@@ -279,7 +279,7 @@ class Member:
             NotLeaderError: Another member leads, or none; ask there.
             BusyError: Later.
             LostError: It was not done, and never will be.
-            UnavailableError: Nobody knows whether it is done.
+            UnavailableError: It is unknown whether it is done.
         """
         tag, answer = self._asked.new()
         self._step(Propose(tag, command))

@@ -75,7 +75,7 @@ class Progress:
         waiting: PROBE: one is under way.
         snapshot, snapshot_offset, chunk_round: SNAPSHOT: what is sent, how much of it has
             arrived, and the heartbeat round at which the last chunk left.
-        commit_sent: The commit index it was last told.
+        commit_sent: The commit index it was last sent.
         acked_round: The last heartbeat it has answered.
         last_contact_ns: Time when that heartbeat was sent; the election, before the first.
     """

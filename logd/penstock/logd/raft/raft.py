@@ -310,7 +310,7 @@ class Candidate:
     Args:
         raft: The member; for a real election its term is the new one already.
         pre: It only asks whether it would get them.
-        transfer: The leader told it to stand.
+        transfer: The leader asked it to stand.
 
     Attributes:
         disks: Directory ids of those that voted for it.
@@ -368,7 +368,7 @@ class Candidate:
         self._raft.outbox.emit(Refused(tag, NotLeaderError(None)))
 
     def read(self, tag: int) -> None:
-        """Nobody can be asked."""
+        """No node can be asked."""
         self._raft.outbox.emit(Refused(tag, NotLeaderError(None)))
 
     def persisted(self) -> None:
@@ -416,7 +416,7 @@ def answer_vote_request(raft: "Raft", message: Message, request: VoteRequest) ->
     belonged to the group, or has lost everything.
     """
     unbound = raft.vote is None and raft.role.leader is None
-    later = request.pre and message.term > raft.term  # the question binds nobody
+    later = request.pre and message.term > raft.term  # the question binds no node
     free = raft.vote == message.sender or unbound or later
     up_to_date = raft.log.is_up_to_date(request.last_index, request.last_term)
     granted = free and up_to_date and raft.log.last_index > 0
@@ -449,7 +449,7 @@ class Follower:
         raft = self._raft
         config = raft.config
         if raft.memberships.only_voter_ever(config.node):
-            self.deadline_ns = raft.now_ns  # there is nobody to wait for
+            self.deadline_ns = raft.now_ns  # there is no node to wait for
             return
         wait_ns = raft.random.randint(
             config.election_timeout_min_ns, config.election_timeout_max_ns
@@ -857,7 +857,7 @@ class Transfer(Struct):
         tag: Tag of the event that requested it.
         target: The node that is to lead.
         deadline_ns: Time at which the leader gives it up.
-        told: The target has the whole log and was told to stand for election.
+        told: The target has the whole log and was asked to stand for election.
     """
 
     tag: int

@@ -5,8 +5,8 @@ while there is no leader. What comes may be the beginning of it, and is taken on
 epoch is the one that this log has at that offset: then it is the record that was lost, whether it
 is committed or not, since one epoch has one leader.
 
-It leads only if nobody else is in sync, so that nobody is known to have more, and if all that is
-damaged is committed: then it is damage that is known and told. Reads of it get an error, and no
+It leads only if no other replica is in sync, so that none is known to have more, and if all that is
+damaged is committed: then it is damage that is known and reported. Reads of it get an error, and no
 follower gets past it without its own copy. A range that is not known to be committed never
 becomes so while it is damaged, unless an operator takes the loss with an unclean election, or
 there is only one replica, which commits all that it has.

@@ -348,7 +348,7 @@ class ReleaseLeadership(Struct, frozen=True):
 
 
 class RefreshMetadata(Struct, frozen=True):
-    """Somebody knows more than this node's metadata says."""
+    """Another node knows more than this node's metadata says."""
 
 
 Ineligible: TypeAlias = Literal["", "failed", "hole", "diverged"]
@@ -402,7 +402,7 @@ class LeaderAndIsr(Struct, frozen=True, kw_only=True):
             another.
         version: Rises with every change of anything here.
         leader_epoch: Rises with every election.
-        leader: None: nobody may lead.
+        leader: None: no node may lead.
         isr: The in-sync replicas; the leader is one of them.
         replicas: In the order of preference; the ISR is taken from them.
         observers: Replicas that stay outside the ISR by choice.

@@ -4,7 +4,7 @@ The high watermark is the offset of the last record that everybody who counts (`
 Durable, not written: a power cut at all of them loses nothing acknowledged. What a follower said
 under an earlier epoch does not count; under this one its log was compared first.
 
-A leader acts by a lease. Acks of policy `all` are safe without, because nobody else's followers
+A leader acts by a lease. Acks of policy `all` are safe without, because no other leader's followers
 answer to this epoch; the lease is what keeps those of policy `leader` honest, and two leaders from
 being subscribed. Every event looks at it first, since a process may have slept through its end.
 
@@ -151,7 +151,7 @@ class Isr:
         node: The leader.
         view: The present one; `viewed` brings the next.
         settings: Settings of the lag and of retries.
-        epoch_start: Nobody enters who has not everything that the epoch began with.
+        epoch_start: No replica enters that has not everything that the epoch began with.
     """
 
     def __init__(

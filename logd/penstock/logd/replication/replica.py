@@ -332,7 +332,7 @@ class Replica:
         return Electable()
 
     def _lead_with_what_there_is(self, view: LeaderAndIsr, effects: list[Effect]) -> None:
-        """Take the loss that an unclean election has been told to take."""
+        """Take the loss that an unclean election has been ordered to take."""
         log, holes = self.log, self._holes
         if log.is_short:
             effects.append(Tell(Finding.UNCLEAN_LOSS, log.submitted, log.high_watermark + 1))

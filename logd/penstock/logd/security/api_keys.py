@@ -94,7 +94,7 @@ _NO_KEY: Final = ApiKey("", f"sha256:{'0' * 64}")
 
 
 def make_key(name: str) -> str:
-    """A new key; nobody has it but the caller.
+    """A new key; only the caller has it.
 
     Raises:
         ValueError: The name cannot have one.

@@ -52,7 +52,7 @@ class Authenticator:
 
     Args:
         clock: Clock of the system.
-        required: Whether nobody may stay unknown.
+        required: Whether every client must authenticate.
         certificate_name: Name of a certificate that is its principal's.
         tokens: Rules for tokens, and their keys; None: none are accepted.
         keys: API keys; None: none are taken.
@@ -99,7 +99,7 @@ class Authenticator:
         """Whom the certificate of a connection names; NOBODY without one.
 
         Raises:
-            UnauthenticatedError: It names nobody.
+            UnauthenticatedError: It names no principal.
         """
         return NOBODY if der is None else identify_certificate(der, self._certificate_name)
 
@@ -234,7 +234,7 @@ class Authenticator:
 
 
 def _check_fresh(source: TokenKeys) -> None:
-    """Refuse tokens whose keys nobody has confirmed for long.
+    """Refuse tokens whose keys no server has confirmed for long.
 
     Raises:
         UnauthenticatedError: They are stale.
@@ -245,5 +245,5 @@ def _check_fresh(source: TokenKeys) -> None:
 
 
 def _nobody_listens(endpoint: str, reason: str, peer: str) -> None:
-    """Failures are logged and counted; nobody else is told."""
+    """Failures are logged and counted; nothing else reports them."""
     del endpoint, reason, peer

@@ -207,7 +207,7 @@ def is_loopback(address: str) -> bool:
 def check_encrypted(
     addresses: dict[Endpoint, str], encrypted: frozenset[Endpoint], asked: tuple[Endpoint, ...]
 ) -> None:
-    """Refuse listeners that others can read along with, unless somebody asked for them by name.
+    """Refuse listeners that others can read along with, unless an operator asked for them by name.
 
     Args:
         addresses: Addresses of the listeners.

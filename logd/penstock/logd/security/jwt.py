@@ -417,7 +417,7 @@ class FileKeys:
 class UrlKeys:
     """Keys of a URL. As `TokenKeys`; at first there are none.
 
-    One question at a time is under way, on its own thread: nobody else waits for its answer
+    One question at a time is under way, on its own thread: no other thread waits for its answer
     but who searches.
 
     Args:

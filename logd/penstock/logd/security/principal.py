@@ -117,10 +117,10 @@ NOBODY: Final = Identity(ANONYMOUS)
 
 
 def check_known(identity: Identity) -> Identity:
-    """The identity, if it is somebody's.
+    """The identity, if it is that of a principal.
 
     Raises:
-        UnauthenticatedError: It is nobody's.
+        UnauthenticatedError: It is that of no principal.
     """
     if identity.principal.is_anonymous:
         message = "say who you are: by a client certificate, a token or an API key"

@@ -193,7 +193,7 @@ class CredentialReloader:
             await asyncio.sleep(_LOOK_S)
 
     def reload(self) -> None:
-        """Read all of them now; a problem is told again."""
+        """Read all of them now; a problem is reported again."""
         _log.info("reading certificates and keys again")
         self._worker.submit(self._look, anyway=True)
 

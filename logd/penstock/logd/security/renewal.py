@@ -1,7 +1,7 @@
 """Files that are read again when they change: certificates, keys of tokens, API keys.
 
 A file that has become unusable changes nothing: what was read before goes on, and the problem is
-told until the file is sound again. Two files that belong together may be replaced one after the
+reported until the file is sound again. Two files that belong together may be replaced one after the
 other: what does not fit is tried again at each look.
 """
 

@@ -35,7 +35,7 @@ some syncs old or damaged, and then recovery knows less. It is what tells a reco
 and has rotted from one that was never durable.
 
 With `closed` the mark is a clean-shutdown note: when it was written, everything up to its log size
-had been synced, and nobody wrote after it. It is believed only where the log's last segment, its
+had been synced, and nothing was written after it. It is believed only where the last segment, its
 file's size and its index say the same; then the log is opened without a sync. It stays as it is
 until something is synced. A kill in between leaves a log that is longer than it says. A power loss
 may bring it back after later ones, with a log that is longer, or that ends where it did when all of

@@ -119,7 +119,7 @@ class RealFile:
         """The descriptor, for sendfile.
 
         Raises:
-            OSError: The file was closed: its log ends while somebody reads.
+            OSError: The file was closed: its log ends while a reader uses it.
         """
         if self._descriptor < 0:
             raise OSError(errno.EBADF, "the log was closed while it was read")
@@ -166,7 +166,7 @@ class RealFile:
         """Make bytes and size durable.
 
         Raises:
-            FileNotFoundError: Somebody has removed the file: what it holds ends with this process.
+            FileNotFoundError: The file was removed: what it holds ends with this process.
         """
         os.fdatasync(self.fileno())
         if os.fstat(self.fileno()).st_nlink == 0:
@@ -179,7 +179,7 @@ class RealFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        """Close when nobody refers to the file any more."""
+        """Close when no reader refers to the file any more."""
         self.close()
 
 
@@ -291,7 +291,7 @@ class DirectoryLock:
     """An exclusive flock on `<directory>/lock`, held until `release` or the process ends.
 
     The file holds the owner's process id, for people; the lock itself is the kernel's, so a file
-    left behind by a killed process locks nobody out.
+    left behind by a killed process locks no process out.
 
     Args:
         directory: It exists.

@@ -350,7 +350,7 @@ class CommitLog(LogReader):
     def close(self) -> None:
         """Sync, and save the index so that the next opening is quick.
 
-        Reading goes on to work; files close when nobody refers to ranges of the log.
+        Reading goes on to work; files close when no reader refers to ranges of the log.
 
         Raises:
             LogFailedError: The last sync failed; the log is closed all the same.
@@ -391,7 +391,7 @@ class CommitLog(LogReader):
             self._fail("swap", error, cut_to=None)
 
     def _mend(self, segment: Segment, patch: Patch) -> None:
-        """Rewrite a sealed segment with what came; nobody removes segments meanwhile."""
+        """Rewrite a sealed segment with what came; no other thread removes segments meanwhile."""
         base, end = segment.base_offset, segment.end_offset
         rewriting, mended = self.begin_rewriting(base, end), False
         try:

@@ -192,7 +192,7 @@ class LogReader:
     def damaged(self) -> list[tuple[int, int]]:
         """Ranges [first, upto) known to be damaged: since the log was opened, or found by a read.
 
-        What nobody has read since the log was written may be damaged without being here.
+        What no reader has read since the log was written may be damaged without being here.
         """
         return self.damages.within(self.start_offset, self.end_offset)
 
@@ -311,7 +311,7 @@ class LogReader:
         self._list.check_range(offset)
 
     def _sound_frames(self, part: FileRange, offset: int, *, alone: bool) -> list[Frame]:
-        """The frames of a part up to its damage; that is told if nothing else is."""
+        """The frames of a part up to its damage; that is reported if nothing else is."""
         frames: list[Frame] = []
         try:
             frames.extend(self.frames(max(offset, part.base_offset), upto=part.next_offset))

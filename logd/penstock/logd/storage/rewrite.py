@@ -151,7 +151,7 @@ class Rewriting:
     def take_place(self, segments: SegmentList) -> bool:
         """Replace the run, once finished; False if it is not whole any more.
 
-        Nobody else may remove sealed segments meanwhile.
+        No other thread may remove sealed segments meanwhile.
 
         Raises:
             OSError: The disk failed; nothing was changed.
@@ -232,7 +232,7 @@ def trim_frame(
     it is not the batch any more that its producer sent.
 
     Raises:
-        RefusedError: `UNKNOWN_FORMAT`: its rows cannot be told apart.
+        RefusedError: `UNKNOWN_FORMAT`: its rows cannot be distinguished.
         CorruptError: Its body is no record batch.
     """
     if header.schema_version != SCHEMA_VERSION:

@@ -62,7 +62,7 @@ class Damage(Struct, frozen=True):
     reason: str
 
     def error(self, file: str) -> CorruptFrameError:
-        """The damage as what a reader is told."""
+        """The damage as a reader's error."""
         return CorruptFrameError(
             self.reason,
             file=file,

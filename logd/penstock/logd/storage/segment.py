@@ -206,7 +206,7 @@ class Segment:
             )
 
     def pin(self) -> File:
-        """The open file; opened now if nobody holds it.
+        """The open file; opened now if no reader holds it.
 
         Raises:
             FileNotFoundError: The segment has been deleted.
@@ -651,12 +651,12 @@ class SegmentList:
         return RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
 
     def forget_files(self) -> None:
-        """Keep no file of a sealed segment open that nobody reads."""
+        """Keep no file of a sealed segment open that no reader uses."""
         with self.lock:
             self._recent_files.clear()
 
     def close_files(self) -> None:
-        """Keep no file open that nobody reads: nothing is appended any more.
+        """Keep no file open that no reader uses: nothing is appended any more.
 
         A log is in reference cycles, and may be freed much later; a file of it that is deleted
         meanwhile would take its space on the disk until then.

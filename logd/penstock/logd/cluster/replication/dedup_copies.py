@@ -124,7 +124,7 @@ class DedupCopies:
         return loop.run_in_executor(self._executor, lambda: b"".join(memory.encode()))
 
     def _let_go(self, now_ns: int) -> None:
-        """Forget what nobody has asked for any more."""
+        """Forget what no request has asked for any more."""
         old = [name for name, copy in self._copies.items() if copy.asked_ns < now_ns - _KEPT_NS]
         for name in old:
             del self._copies[name]

@@ -103,7 +103,7 @@ class Ranges:
             return b""
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Ask no node any more."""
         tasks = list(self._asking.values())
         for task in tasks:
             task.cancel()

@@ -1,8 +1,8 @@
 """The leader's end of a fetch session: what one follower's node wants is read on threads and sent.
 
 Responses are made on the event loop of what is ready, and sent one after another. A follower that
-takes its responses slowly holds up nobody else: what it waits for is in its own queue, and of what
-was read for it there are a few responses at most.
+takes its responses slowly holds up no other node: what it waits for is in its own queue, and of
+what was read for it there are a few responses at most.
 
 Reads of frames that may have to wait for the disk: on threads, a few at a time.
 
@@ -247,7 +247,7 @@ class ColdReads:
         self._drop(key)
 
     def close(self) -> None:
-        """Nobody waits for anything any more."""
+        """No caller waits for anything any more."""
         for task in self._tasks:
             task.cancel()
 
