@@ -107,7 +107,7 @@ def test_the_first_of_several_addresses_that_answers_is_taken(
         with LogClient(f"{other.fetch},{one.fetch}") as log:
             for _ in range(3):
                 assert log.offsets("logs").end == 0
-            assert log.cluster().name is None
+            assert log.cluster().cluster is None
             assert log.rebalance() == 0
             one.daemon.stop()
             with pytest.raises(UnavailableError, match="cannot be reached"):

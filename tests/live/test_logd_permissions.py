@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.logd.api.models import Verdict
 from penstock.logd.client import Access, LogClient, calls
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.security.acl import AclRule, Action, Effect
@@ -292,7 +293,7 @@ def _is_called(calling: LiftbridgeCalls, method: str, fields: dict[int, Any]) ->
     return calling.status(method, fields) is grpc.StatusCode.OK
 
 
-def _allows(log: LogClient, judged: calls.Call[calls.Verdict]) -> bool:
+def _allows(log: LogClient, judged: calls.Call[Verdict]) -> bool:
     return log.ask(judged).allowed
 
 

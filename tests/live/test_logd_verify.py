@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import nats
 import orjson
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from penstock.logd.cli import cli
 from penstock.logd.format.frame import crc32c, encode_header, parse_frames

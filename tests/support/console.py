@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ class FakeConsoleLog:
         if offset < len(records):
             batch = build_batch(records[offset:])
             body = encode_body(batch)
-            header = replace(describe_body(body, batch), base_offset=offset)
+            header = structs.replace(describe_body(body, batch), base_offset=offset)
             frames.append((header, memoryview(body)))
         return Fetched(
             frames=frames, range=OffsetRange(0, len(records)),

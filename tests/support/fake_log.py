@@ -1,11 +1,12 @@
 """A log in memory that commands can be pointed at: frames as logd sends them, without a logd."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.logd.cli.server import Clients
 from penstock.logd.client import OffsetRange

@@ -1,12 +1,13 @@
 """The soak's checkers see each broken promise, and none where all were kept."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.client.results import OffsetRange
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body

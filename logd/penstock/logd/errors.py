@@ -98,7 +98,7 @@ class HaltCause(StrEnum):
         """
         if word is None:
             return cls.DATA_LOST if reason.startswith(DATA_LOST) else cls.UNKNOWN
-        return cls(word)
+        return cls(str(word))
 
     @classmethod
     @override

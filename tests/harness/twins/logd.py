@@ -10,11 +10,11 @@ disk). A missing or stale index is not a broken promise either: recovery makes i
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+from msgspec import structs
 from typing_extensions import override
 
 from penstock.logd.cli import cli
@@ -155,7 +155,7 @@ def _offsets_skipped() -> Patches:
             batch = build_batch([Record("hole", b"", 1)])
             body = encode_body(batch.slice(0, 0))
             header = describe_body(body, batch).at(base_offset=end, leader_epoch=0)
-            partition.log.append([(replace(header, record_count=0, compacted=True), body)])
+            partition.log.append([(structs.replace(header, record_count=0, compacted=True), body)])
             partition.intake.next_offset += 1
         return partition
 
@@ -217,7 +217,7 @@ def _frames_lost_in_merging() -> Patches:
             body = encode_body(batch)  # noqa: PLW2901 - what is left of it
             left = describe_body(body, batch)
             yield (
-                replace(
+                structs.replace(
                     header,
                     record_count=batch.num_rows,
                     body_length=len(body),

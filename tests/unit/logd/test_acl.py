@@ -219,7 +219,7 @@ def test_filters_in_common_are_found_in_the_trie_as_by_looking_at_each(
 def test_a_decision_looks_at_few_of_many_rules_that_deny() -> None:
     looked: list[str] = []
 
-    class NotedRule(AclRule):
+    class NotedRule(AclRule, frozen=True):
         """Says when somebody looks whom it is about."""
 
         @override

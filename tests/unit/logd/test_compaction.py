@@ -1,10 +1,9 @@
 """What compaction decides: keys, tombstones, which segments and frames are worth rewriting."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.logd.compaction.policy import (
     FRAME_TARGET_BYTES,
@@ -50,7 +49,7 @@ def segments(*sizes: int) -> list[SegmentFacts]:
 
 
 def headers(count: int, **changes: int | bool) -> list[FrameHeader]:
-    return [replace(HEADER, base_offset=n, **changes) for n in range(count)]  # type: ignore[arg-type]
+    return [replace(HEADER, base_offset=n, **changes) for n in range(count)]
 
 
 @pytest.mark.parametrize(

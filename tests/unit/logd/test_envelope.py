@@ -132,7 +132,7 @@ def test_batch_round_trips(
 )
 def test_batch_that_breaks_the_rules_is_not_encoded(change: dict[str, int | bytes]) -> None:
     with pytest.raises(AssertionError):
-        encode_batch(replace(BATCH, **change))  # type: ignore[arg-type]
+        encode_batch(replace(BATCH, **change))
 
 
 @pytest.mark.parametrize(

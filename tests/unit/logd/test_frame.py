@@ -1,9 +1,9 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.frame import (
@@ -164,7 +164,7 @@ def test_header_errors_say_what_is_wrong(position: int, data: bytes, message: st
 )
 def test_header_with_a_field_out_of_range_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(CorruptError, match="out of range"):
-        decode_header(encode_header(replace(HEADER, **change)))  # type: ignore[arg-type]
+        decode_header(encode_header(replace(HEADER, **change)))
 
 
 @given(st.binary(max_size=200))

@@ -1,9 +1,9 @@
 """What was remembered and is lost is told, unless the log still has it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.intake.dedup import Dedup, ProducerState

@@ -5,6 +5,7 @@ from contextlib import closing, nullcontext
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from typing_extensions import override
 
 from penstock.logd.api.operations import Fetch
@@ -25,7 +26,7 @@ def frame_of(base: int, count: int, size: int) -> Frame:
     """Records of `size` bytes, for which zstd has a better use."""
     body = encode_body(build_batch([Record("t", b"x" * size, 1)] * count), compression="zstd")
     header, _ = compacted(base, count, list(range(count)))
-    return replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
+    return structs.replace(header, body_length=len(body), body_crc=crc32c(body)), memoryview(body)
 
 
 def a_fetch(offset: int) -> Call[Fetched]:

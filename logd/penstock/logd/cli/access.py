@@ -258,7 +258,8 @@ def remove_quota(principal: str, as_json: bool, server: str) -> None:
 
 def _facts(verdict: Verdict) -> dict[str, Any]:
     """A verdict as the commands print it: with the rule's id alone."""
-    return to_builtins(verdict) | {"rule": None if verdict.rule is None else verdict.rule.id}
+    found: dict[str, Any] = to_builtins(verdict)
+    return found | {"rule": None if verdict.rule is None else verdict.rule.id}
 
 
 def _all(log: LogClient) -> tuple[RulePage, list[AclRule]]:

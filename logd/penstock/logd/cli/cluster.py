@@ -410,7 +410,7 @@ def info(server: str, as_json: bool) -> None:
         found, streams = log.cluster(), log.streams(internal=True)
     rows = _rows(found, streams)
     if as_json:
-        echo_json({"cluster": found.name, "controller": found.controller, "nodes": rows})
+        echo_json({"cluster": found.cluster, "controller": found.controller, "nodes": rows})
         return
     click.echo(_summary(found, streams))
     click.echo(table(_TITLES, [_cells(row) for row in rows]))

@@ -234,9 +234,6 @@ class GroupCalls(Protocol):
     async def ask(self, call: calls.Call[Answer]) -> Answer:
         """Make a call of `penstock.logd.client.calls`."""
 
-    async def get_cursor(self, consumer: str, stream: str, partition: int = 0) -> Cursor | None:
-        """A committed cursor; None where there is none."""
-
     def following(
         self, stream: str, start: Position, options: FollowOptions
     ) -> AsyncGenerator[Rows | int, None]:

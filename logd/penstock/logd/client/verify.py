@@ -222,8 +222,8 @@ class PartitionVerifier:
         """
         verdict, compared = self._verdict, self._compared
         standing = await self._ask(0, 0)
-        starts = [part.start_offset for part in standing.values()]
-        ends = [part.high_watermark + 1 for part in standing.values()]
+        starts = [part.range.start_offset for part in standing.values()]
+        ends = [part.range.high_watermark + 1 for part in standing.values()]
         position = verdict.first = max(starts, default=0)
         end = verdict.upto = max(position, min(ends, default=0))
         while position < end and self._nodes:

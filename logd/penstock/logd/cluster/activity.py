@@ -6,8 +6,9 @@ lost.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.logd.activity import Event, Record, store_events
 from penstock.logd.cluster.controller_client import ControllerClient, make_internal
@@ -139,8 +140,7 @@ class Watcher:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sent:
+class _Sent(Struct, frozen=True, kw_only=True):
     """An event between nodes."""
 
     id: str

@@ -40,8 +40,9 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError, RefusedError

@@ -16,11 +16,11 @@ stream JetStream says 10077, as of a broken disk; ours differ, and its descripti
 refused batch sequence also carries `sequence`, the last one stored for that producer (0 for none).
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from penstock.logd.format.envelope import TYPE_BATCH_ACK, decode_envelope
 
@@ -66,8 +66,7 @@ class Nack(Enum):
         return self.value[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PubAck:
+class PubAck(Struct, frozen=True, kw_only=True):
     """A publisher's answer, decoded.
 
     Attributes:

@@ -16,11 +16,11 @@ Arrow IPC stream that any Arrow client reads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
 
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError
@@ -48,8 +48,7 @@ Compression = Literal["zstd", "lz4"]
 _END_OF_STREAM_SIZE: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """One record, as a publisher gives it or as a reader gets it.
 
     Attributes:

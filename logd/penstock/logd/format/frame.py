@@ -40,11 +40,12 @@ or a flag it does not know, and a reserved byte that is not zero.
 """
 
 import struct
-from dataclasses import dataclass, replace
 from typing import Final
 
 import google_crc32c
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.logd.errors import CorruptError
 
@@ -79,8 +80,7 @@ def crc32c(data: bytes | memoryview, before: int = 0) -> int:
     return int(google_crc32c.extend(before, data) if before else google_crc32c.value(data))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameHeader:
+class FrameHeader(Struct, frozen=True, kw_only=True):
     """The fields of a frame's header, as documented in the module's docstring.
 
     Attributes:

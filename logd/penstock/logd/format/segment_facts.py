@@ -1,10 +1,9 @@
 """Facts about a segment, by which retention and compaction decide."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
+class SegmentFacts(Struct, frozen=True, kw_only=True):
     """One segment as it stands.
 
     Attributes:

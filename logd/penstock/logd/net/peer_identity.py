@@ -1,14 +1,13 @@
 """Identity of a node, and the handshake by which two nodes agree that they belong together."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.net.peer_wire import PROTOCOL_VERSION, Kind, decode
 from penstock.logd.wire.logd_peer_pb2 import Hello, Purpose, Refused, Welcome
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """A node of a cluster, both by name."""
 
     cluster: str

@@ -9,11 +9,11 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
+from msgspec import Struct
 
 from penstock.base.backoff import Backoff
 from penstock.logd.errors import CorruptError, LogdError, RefusedError, UnavailableError
@@ -45,8 +45,7 @@ class UnreachableError(UnavailableError):
     """The peer was not asked: it cannot be reached, or takes what it is sent too slowly."""
 
 
-@dataclass(slots=True)
-class PeerLinkCounts:
+class PeerLinkCounts(Struct):
     """Counters of a link.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
+from msgspec import Struct
 
 from penstock.base.sockets import connections_within
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
@@ -67,8 +67,7 @@ class Service(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class PeerServerCounts:
+class PeerServerCounts(Struct):
     """Counters of the endpoint.
 
     Attributes:

@@ -10,10 +10,11 @@ stream of the name.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
+from msgspec import Struct
 
 from penstock.logd.controller.group_messages import GroupPosition, admit_commit
 from penstock.logd.errors import CorruptError, CorruptFrameError, RefusedError, UnavailableError
@@ -48,8 +49,7 @@ CURSORS_STREAM: Final = StreamConfig(
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """Offsets that a cursor may have.
 
     Attributes:

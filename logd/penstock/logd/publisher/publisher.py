@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from zlib import crc32
 
 import pyarrow as pa
+from msgspec import structs
 from nats.errors import Error, MaxPayloadError, NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
@@ -726,7 +727,9 @@ async def _all_acked(counts: Sequence[int], parts: Sequence[asyncio.Task[PubAck]
     acks = [ack for ack in found if isinstance(ack, PubAck)]
     if len(acks) < len(parts):
         raise BatchPartsError(list(zip(counts, found, strict=True)))
-    return replace(acks[-1], count=sum(counts), duplicate=all(ack.duplicate for ack in acks))
+    return structs.replace(
+        acks[-1], count=sum(counts), duplicate=all(ack.duplicate for ack in acks)
+    )
 
 
 def _too_large(limit: int) -> RefusedError:

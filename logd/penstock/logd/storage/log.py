@@ -20,9 +20,10 @@ log again recovers it (`penstock.logd.storage.recovery`).
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
+
+from msgspec import Struct
 
 from penstock.base.clock import unix_ns as system_now_ns
 from penstock.logd.encryption.cipher import Frame, LogKeySet, SegmentCipher
@@ -40,8 +41,7 @@ SEGMENT_BYTES_MAX: Final = 1 << 40
 INDEX_INTERVAL_BYTES_MAX: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
+class LogConfig(Struct, frozen=True, kw_only=True):
     """Settings of a log's segments.
 
     Attributes:

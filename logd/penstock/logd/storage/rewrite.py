@@ -21,11 +21,12 @@ sequences are written down elsewhere (`penstock.logd.partition.rebuild`).
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.compaction.policy import FrameGroup, is_large
@@ -369,8 +370,7 @@ Choose = Callable[[FrameHeader, pa.RecordBatch], Sequence[bool] | None]
 """Function that returns which rows of a frame are kept; None: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """A frame that goes into a larger one.
 
     Attributes:

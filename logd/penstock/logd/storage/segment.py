@@ -22,10 +22,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.logd.encryption.cipher import Frame, SegmentCipher, decrypted
@@ -62,8 +62,7 @@ class RangeEnds:
                 del self._positions[next(iter(self._positions))]
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(Struct, frozen=True):
     """Whole frames of one file, ready for sendfile.
 
     The range holds its file open: the descriptor stays valid while the range is referred to, also

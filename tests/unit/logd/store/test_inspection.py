@@ -1,10 +1,10 @@
 """Inspection says what is wrong with a log, and repair does only what is safe."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from penstock.logd.format.batch import SCHEMA, build_batch, describe_body, encode_body
 from penstock.logd.format.frame import HEADER_SIZE, crc32c, encode_header

@@ -9,8 +9,9 @@ which each node has its own of: that is what TLS between nodes is for.
 import asyncio
 import secrets
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.cluster.metadata_group import Mesh
@@ -36,8 +37,7 @@ _KEPT_NS: Final = 30_000_000_000
 """Nanoseconds that chunks are kept for a node that requests no more of them."""
 
 
-@dataclass(slots=True)
-class _Copy:
+class _Copy(Struct):
     """A snapshot that is being sent.
 
     Attributes:
