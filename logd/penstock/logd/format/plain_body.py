@@ -47,6 +47,18 @@ _RECORD_BATCH: Final = (
 )
 _BUFFER_COUNT: Final = struct.pack("<II", 0, _BUFFERS)
 _COLUMN_COUNT: Final = struct.pack("<II", 0, _COLUMNS)
+_PLACES: Final = struct.Struct(f"<{2 * _BUFFERS}q")
+_PLACES_AT: Final = 8 + 80
+_PARTS: Final = (3, 6, 21, 24)
+"""Numbers of the buffers of timestamp, subject, reply and value."""
+
+_BETWEEN_MAX: Final = 1024
+"""Combinations of lengths that are kept, each with about 800 bytes."""
+
+_between: dict[tuple[int, int, int], tuple[bytes, ...]] = {}
+"""What is between the parts of a body of one message, by their lengths. A dict's operations are
+atomic, so that all threads use it."""
+
 _NONE: Final = b""
 _ONE_OFFSET: Final = bytes(4)
 
@@ -66,6 +78,42 @@ def encode_plain_body(
     assert 0 < count <= PLAIN_ROWS_MAX, count
     assert len(timestamps) == 8 * count
     assert len(subjects) == len(replies) == count
+    if count == 1:
+        return _encode_one(timestamps, subjects[0], replies[0], values[0])
+    return _encode(timestamps, subjects, replies, values)
+
+
+def _encode_one(timestamp: bytes, subject: bytes, reply: bytes, value: bytes) -> bytes | None:
+    """Encode one message: what is between its parts depends on their lengths only."""
+    if not (subject.isascii() and reply.isascii()):
+        return None
+    lengths = len(subject), len(reply), len(value)
+    between = _between.get(lengths)
+    if between is None:
+        body = _encode(timestamp, (subject,), (reply,), (value,))
+        assert body is not None
+        if len(_between) >= _BETWEEN_MAX:
+            _between.clear()
+        between = _between[lengths] = _cut(body)
+    first, second, third, fourth, last = between
+    return b"".join((first, timestamp, second, subject, third, reply, fourth, value, last))
+
+
+def _cut(body: bytes) -> tuple[bytes, ...]:
+    """Return what is before, between and after the four parts of a body of one message."""
+    buffers = _PLACES.unpack_from(body, _PLACES_AT)
+    parts, position = [], 0
+    for number in _PARTS:
+        begin = _LAYOUT.size + buffers[2 * number]
+        parts.append(body[position:begin])
+        position = begin + buffers[2 * number + 1]
+    return (*parts, body[position:])
+
+
+def _encode(
+    timestamps: bytes, subjects: Sequence[bytes], replies: Sequence[bytes], values: Sequence[bytes]
+) -> bytes | None:
+    count = len(values)
     subject_data, reply_data = b"".join(subjects), b"".join(replies)
     if not (subject_data.isascii() and reply_data.isascii()):
         return None
