@@ -4,11 +4,12 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from playwright.sync_api import Browser, Page, expect
 
 from penstock.deploy.console.config import ConsoleConfig
@@ -90,8 +91,8 @@ class Pipeline:
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     streams = [a_stream(f"orders-{n}", n * 10, leader=NODES[n % 3]) for n in range(STREAMS)]
-    lonely = replace(streams[77].partitions[0], leader=None, isr=())
-    streams[77] = replace(streams[77], partitions=(lonely,))
+    lonely = structs.replace(streams[77].partitions[0], leader=None, isr=())
+    streams[77] = structs.replace(streams[77], partitions=(lonely,))
     streams += [a_stream(name, 3) for name in ("logs", "__activity", HOSTILE)]
     body = json.dumps({"body": SCRIPT}).encode()
     event = {"kind": "stream.create", "by": {"name": HOSTILE}, "node": "logd-1", "facts": {"x": 1}}

@@ -37,7 +37,7 @@ class Asked(LetsIn):
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
         self.callers.append(turn.caller)
-        return Response({"streams": []})
+        return Response({"node": "a", "streams": []})
 
     @property
     def names(self) -> list[str]:

@@ -38,7 +38,7 @@ class NoStreams(LetsIn):
     """Answers every request with the empty list of streams."""
 
     async def answer(self, request: Document, turn: ResponseSlot) -> Response:
-        return Response({"streams": []})
+        return Response({"node": "a", "streams": []})
 
 
 @asynccontextmanager
@@ -78,7 +78,9 @@ async def test_what_follows_a_request_that_is_refused_is_not_waited_for_and_not_
         assert (refused["id"], refused["error"]["code"]) == (1, "PERMISSION_DENIED")
         assert server.counts.uploads == 0
         writer.write(bytes(size) + encode_request({"api": "streams", "id": 2}))
-        assert (await receive(reader))[0] == {"id": 2, "streams": []}, "it goes on behind that"
+        assert (await receive(reader))[0] == {"id": 2, "node": "a", "streams": []}, (
+            "it goes on behind that"
+        )
         writer.write(encode_request({"api": "restore", "upload": "much", "id": 3}))
         assert (await receive(reader))[0]["error"]["code"] == "BAD_REQUEST"
         assert await reader.read() == b"", "nobody knows where that ends"

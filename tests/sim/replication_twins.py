@@ -5,7 +5,6 @@ What a twin is, and why it may replace what it names: `tests.sim.twins`.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -379,7 +378,7 @@ def _dedup_state_counts_unsaved(code: Mutation) -> None:
     mark = Node.dedup_mark
 
     def hasty(node: Node) -> DedupMark:
-        return dataclasses.replace(mark(node), saved=True)
+        return replace(mark(node), saved=True)
 
     code.replace(Node, "dedup_mark", hasty)
 

@@ -83,7 +83,7 @@ class FakeLog:
 
     def cluster(self) -> Any:
         nodes = [SimpleNamespace(node=name, is_member=True) for name in self.nodes]
-        return SimpleNamespace(name="demo" if len(nodes) > 1 else None, nodes=nodes)
+        return SimpleNamespace(cluster="demo" if len(nodes) > 1 else None, nodes=nodes)
 
     def gaps(self, node: str | None) -> Any:
         found = self.nodes[node or next(iter(self.nodes))]

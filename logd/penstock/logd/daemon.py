@@ -7,13 +7,13 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import orjson
 import structlog
+from msgspec.structs import replace
 
 from penstock.base.clock import BootClock, SystemClock
 from penstock.base.errors import DamagedDataError, DrainCutShortError, ExitCode

@@ -1,11 +1,11 @@
 """A client of a logd that answers as a test says, for what reads spans through one."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.base.clock import BlockingClock, SystemClock
 from penstock.logd.client import Fetched, OffsetRange

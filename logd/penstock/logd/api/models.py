@@ -245,10 +245,10 @@ class NodeInfo(Struct, frozen=True, kw_only=True):
 class ClusterInfo(Struct, frozen=True, kw_only=True):
     """The nodes of a cluster."""
 
-    cluster: Annotated[str | None, Meta(description="its name; null: a node alone")]
-    controller: Annotated[str | None, Meta(description="null: there is none at present")]
-    node: Annotated[str, Meta(description="that answers")]
-    nodes: tuple[NodeInfo, ...]
+    cluster: Annotated[str | None, Meta(description="its name; null: a node alone")] = None
+    controller: Annotated[str | None, Meta(description="null: there is none at present")] = None
+    node: Annotated[str, Meta(description="that answers")] = ""
+    nodes: tuple[NodeInfo, ...] = ()
 
 
 class Elected(Struct, frozen=True, kw_only=True):

@@ -9,10 +9,10 @@ records are missing from it on purpose. A frame in which nothing matches is left
 import asyncio
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.api.operations import Document, Fetch

@@ -784,15 +784,20 @@ class LogWriter:
 
     def _append(self, items: list[MessageRun | PrebuiltBatch]) -> None:
         """Write items, some frames at a time; they are let go as their frames are made."""
-        if items:
-            self._changes.save_epoch()
-        made = build_frames(_taken_from(items), epoch=self._changes.epoch)
-        wrote = False
-        for frames in _in_parts(made, self._append_bytes_max):
+        if not items:
+            return
+        self._changes.save_epoch()
+        parts: Iterable[list[Frame]]
+        if len(items) == 1 and isinstance(run := items[0], MessageRun):  # what comes alone
+            parts = ([_build([run], self._changes.epoch)],)
+        else:
+            made = build_frames(_taken_from(items), epoch=self._changes.epoch)
+            parts = _in_parts(made, self._append_bytes_max)
+        for frames in parts:
             self._log.append(frames)
             self._frames += len(frames)
-            wrote = self._undurable = True
-        if wrote and self.tell_written:
+            self._undurable = True
+        if self.tell_written:
             self._post(Written(self._log.end_offset, self._changes.cuts))
 
     def _sync_is_due(self) -> bool:

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from click.testing import CliRunner, Result
 
+from penstock.logd.api.models import GapList
 from penstock.logd.cli import cli
 from penstock.logd.errors import UnavailableError
 from penstock.logd.format.batch import Record
@@ -64,8 +66,9 @@ def gap(**facts: Any) -> dict[str, Any]:
     } | facts  # fmt: skip
 
 
-def said_by(node: str, **found: Any) -> dict[str, Any]:
-    return {"node": node, "lasting": [], "ended": [], "damaged": []} | found
+def said_by(node: str, **found: Any) -> GapList:
+    answer = {"node": node, "lasting": [], "ended": [], "damaged": []} | found
+    return msgspec.convert(answer, GapList)
 
 
 def test_gaps_and_damage_of_every_node_are_shown(log: FakeLog) -> None:
