@@ -6,6 +6,7 @@ import orjson
 import yaml
 
 from penstock.collector.config import CollectorConfig
+from penstock.collector.drops.sampler import DropSampler
 from penstock.collector.transforms.graph.build import build_graph
 from penstock.collector.transforms.graph.graph import Chunk, Graph, Outcome
 
@@ -39,10 +40,12 @@ def process(
     observed_ns: int = 5,
     now_ns: int = 0,
     first: int = 1,
+    sampler: DropSampler | None = None,
 ) -> Outcome:
     """What becomes of lines; their sequences count from `first`."""
     sequences = range(first, first + len(lines))
-    return graph.process(Chunk(source, 0, sequences, lines, resource, observed_ns), now_ns)
+    chunk = Chunk(source, 0, sequences, lines, resource, observed_ns)
+    return graph.process(chunk, now_ns, sampler)
 
 
 def delivered(outcome: Outcome) -> list[tuple[str, dict[str, Any]]]:

@@ -21,6 +21,8 @@ from penstock.collector.agent.reload import Report
 from penstock.collector.agent.taps import Taps
 from penstock.collector.checkpoint.state import NewerStateError, read_state
 from penstock.collector.decode.units import decode_records
+from penstock.collector.drops.query import RecordQuery
+from penstock.collector.drops.sampler import Missed
 from penstock.collector.limits import CONTROL_LINE_BYTES_MAX, MIB, SPOOL_WRITER_LIMITS
 from penstock.collector.sources.network.http import get
 from penstock.collector.sources.otlp.http import OtlpHttp
@@ -203,6 +205,19 @@ class _Replayer:
         yield self.known, False
 
 
+class _Drops:
+    """Of a drop journal of one record."""
+
+    async def flush(self) -> None:
+        """All is written."""
+
+    async def matching(self, query: RecordQuery, _: Missed) -> AsyncIterator[dict[str, Any]]:
+        facts = {"time_unix_nano": 1, "service": "", "trace_id": "", "record_id": "", "text": "x"}
+        facts |= {"source": "a", "step": "b", "reason": "filtered"}
+        if query.takes(facts):
+            yield facts
+
+
 async def _reload() -> Report:
     return Report("unchanged", 1, 5)
 
@@ -210,7 +225,7 @@ async def _reload() -> Report:
 def admin_request(data: bytes) -> None:
     """A line on the admin socket, and a request that the bytes decide how it is changed."""
     rng = Random(data)
-    actions = ("reload", "replay", "tap", "status", "quarantine")
+    actions = ("reload", "replay", "tap", "status", "quarantine", "drops")
     request = {"do": rng.choice(actions), "source": "a*", "every": 2, "point": "in"}
     for line in (data.partition(b"\n")[0], json.dumps(mutated(rng, request)).encode()):
         _ask(line + b"\n")
@@ -220,7 +235,8 @@ def _ask(line: bytes) -> None:
     """A client hears lines of JSON, at least one, and sees what passes."""
     taps, peer = Taps(), Peer()
     status = Status("collector", "c", "1", Health.READY)
-    actions = AdminActions(_reload, cast("Any", _Replayer()), taps, lambda: status).actions
+    replayer, drops = cast("Any", _Replayer()), cast("Any", _Drops())
+    actions = AdminActions(_reload, replayer, drops, taps, lambda: status).actions
     server = ControlServer(Path("admin.sock"), actions)
 
     async def serve() -> None:

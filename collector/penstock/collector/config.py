@@ -143,6 +143,21 @@ class QuarantineSection(Section):
     max_bytes: int = Field(default=256 * 1024**2, ge=1024**2)
 
 
+class DropsSection(Section):
+    """The drop journal: records that transforms dropped (`penstock.collector.drops.journal`).
+
+    Attributes:
+        max_rate: Drops recorded per second; others are counted.
+        max_text_bytes: Bytes of text kept of a record; 0: none.
+    """
+
+    enabled: bool = True
+    max_bytes: int = Field(default=64 * 1024**2, ge=1024**2)
+    max_age_s: float = Field(default=86_400.0, ge=60, le=366 * 86_400)
+    max_rate: float = Field(default=200.0, ge=1, le=1e6)
+    max_text_bytes: int = Field(default=200, ge=0, le=4096)
+
+
 class ExceptSection(Section):
     """Texts that the detectors of sensitive values leave alone.
 
@@ -242,6 +257,7 @@ class CollectorConfig(Section):
     spool: SpoolSection = SpoolSection()
     batch: BatchSection = BatchSection()
     quarantine: QuarantineSection = QuarantineSection()
+    drops: DropsSection = DropsSection()
     sensitive: SensitiveSection = SensitiveSection()
     checkpoint_interval_s: float = Field(default=1.0, gt=0, le=60)
     connect_timeout_s: float = Field(default=10.0, gt=0)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from penstock.collector.agent.reload import Reloads
 from penstock.collector.delivery.core import Delivery
 from penstock.collector.delivery.publisher import producer_id
+from penstock.collector.drops.journal import DropJournal
 from penstock.collector.ledger import Account, Ledger
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget
@@ -61,6 +62,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
     delivery: Delivery,
     spools: Mapping[str, Journal],
     quarantine: Journal,
+    drops: DropJournal,
     reloads: Reloads,
     incarnation: UUID,
 ) -> Status:
@@ -102,6 +104,7 @@ def describe(  # noqa: PLR0913 - every part of the process has its say
             },
             "reloads": reloads.as_dict(),
             "quarantine": {"bytes": quarantine.used_bytes, "max_bytes": quarantine.bytes_max},
+            "drops": drops.facts(),
         },
     )
 
@@ -278,6 +281,7 @@ class Metrics(PrometheusCollector):
             *_spool_and_delivery(status),
             *_receiving_metrics(status),
             *_quarantine_metrics(status),
+            *_drop_metrics(status),
             *_descriptor_metrics(status),
             *span_metrics("collector", status.info.get("tracing", {})),
         )
@@ -371,3 +375,18 @@ def _quarantine_metrics(status: Status) -> Iterable[GaugeMetricFamily]:
         gauge = GaugeMetricFamily(f"penstock_collector_quarantine_{name}", help_text)
         gauge.add_metric((), facts.get(key, 0))
         yield gauge
+
+
+def _drop_metrics(status: Status) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    facts = status.info.get("drops", {})
+    held = GaugeMetricFamily("penstock_collector_drops_bytes", "Bytes that the drop journal holds.")
+    held.add_metric((), facts.get("bytes", 0))
+    records = CounterMetricFamily(
+        "penstock_collector_drops_records",
+        "Records that transforms dropped, by what the drop journal has of them: `recorded`,"
+        " `not_recorded` because drops.max_rate was exceeded, `lost` because the disk failed.",
+        labels=["result"],
+    )
+    for result in ("recorded", "not_recorded", "lost"):
+        records.add_metric((result,), facts.get(result, 0))
+    return held, records

@@ -361,6 +361,17 @@ class AdminServer:
         return self._admit(requester)
 
 
+def is_this_machine(peer: str) -> bool:
+    """Return whether a client's HOST:PORT is of the loopback."""
+    host = peer.rpartition(":")[0].partition("%")[0]
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
 def _act(action: Action, request: Request, requester: Requester) -> Response:
     if request.method != "POST":
         return _json(405, {"error": "only POST"})

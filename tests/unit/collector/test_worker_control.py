@@ -36,6 +36,7 @@ class Made:
     def actions(self) -> dict[str, Action]:
         return {
             "replay": self.replay,
+            "drops": self.drops,
             "quarantine": self.quarantine,
             "tap": self.tap,
         }
@@ -57,6 +58,12 @@ class Made:
         yield {"kept": {"offset": self.generation, "raw": self.text}}
         if self.hangs:
             await asyncio.Event().wait()
+        yield {"ok": True}
+
+    async def drops(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        self.asked.append(request)
+        yield {"drop": {"text": self.text}}
+        yield {"missed": {"step": "quiet", "records": self.generation}}
         yield {"ok": True}
 
     async def tap(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
@@ -182,6 +189,21 @@ async def test_a_replay_adds_up(tmp_path: Path) -> None:
     assert set(answer["workers"]) == {"0", "1"}
     assert not refused["ok"]
     assert [line["kept"]["worker"] for line in kept if "kept" in line] == [0, 1]
+
+
+async def test_drops_of_all_workers_are_found_each_with_its_worker(tmp_path: Path) -> None:
+    made = [Made(), Made()]
+    made[1].text = "second"
+    async with workers(tmp_path, *made) as path:
+        found = await answers(path, do="drops", service="shop")
+    assert made[0].asked == made[1].asked == [{"do": "drops", "service": "shop"}]
+    assert found == [
+        {"drop": {"text": "", "worker": 0}},
+        {"missed": {"step": "quiet", "records": 1, "worker": 0}},
+        {"drop": {"text": "second", "worker": 1}},
+        {"missed": {"step": "quiet", "records": 1, "worker": 1}},
+        {"ok": True, "workers": [0, 1]},
+    ]
 
 
 async def test_a_reload_that_fails_as_nobody_foresaw_is_refused_and_ends(

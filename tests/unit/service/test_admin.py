@@ -21,7 +21,7 @@ from penstock.service import (
     UnavailableError,
     configure_logs,
 )
-from penstock.service.admin import FINAL_STATUS
+from penstock.service.admin import FINAL_STATUS, is_this_machine
 
 
 class _Process:
@@ -191,6 +191,23 @@ def test_what_may_be_done_is_done_by_a_post_of_bounded_size() -> None:
         assert json.load(answer) == {"by": "Bearer me"}
     assert done == [b"x" * 16_384, b"now"]
     server.close(quietly=True)
+
+
+@pytest.mark.parametrize(
+    ("peer", "is_here"),
+    [
+        ("127.0.0.1:5", True),
+        ("127.8.8.8:5", True),
+        ("::1:5", True),
+        ("::ffff:127.0.0.1:5", True),
+        ("10.0.0.7:5", False),
+        ("::ffff:10.0.0.7:5", False),
+        ("fe80::1%eth0:5", False),
+        (":5", False),
+    ],
+)
+def test_only_the_loopback_is_this_machine(peer: str, *, is_here: bool) -> None:
+    assert is_here == is_this_machine(peer)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import os
 import socket
 import stat
 import struct
+from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -36,6 +37,9 @@ import structlog
 from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
 from penstock.collector.agent.reload import Report
 from penstock.collector.agent.taps import Taps, read_tap
+from penstock.collector.drops.journal import DropJournal
+from penstock.collector.drops.query import RecordQuery
+from penstock.collector.drops.sampler import Missed
 from penstock.collector.limits import (
     CONTROL_ANSWER_BYTES_MAX,
     CONTROL_CONNECTIONS_MAX,
@@ -306,11 +310,13 @@ class AdminActions:
         self,
         reload: Callable[[], Awaitable[Report]],
         replayer: Replayer,
+        drops: DropJournal,
         taps: Taps,
         status: Callable[[], Status],
     ) -> None:
         self._reload = reload
         self._replayer = replayer
+        self._drops = drops
         self._taps = taps
         self._status = status
 
@@ -318,6 +324,7 @@ class AdminActions:
     def actions(self) -> dict[str, Action]:
         """The actions of the admin socket, by name."""
         return {
+            "drops": self.drops,
             "quarantine": self.quarantine,
             "reload": self.reload,
             "replay": self.replay,
@@ -338,10 +345,34 @@ class AdminActions:
         else:
             yield {"ok": True, "report": asdict(report)}
 
-    async def quarantine(self, _: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Everything in quarantine, oldest first, each as `kept`."""
+    async def drops(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """What transforms dropped, oldest first, each as `drop`; `RecordQuery` says which.
+
+        Each kind of drop that was not recorded follows as `missed`.
+        """
+        query = RecordQuery.read(request)
+        missed = Missed()
+        await self._drops.flush()
+        async for facts in self._drops.matching(query, missed):
+            yield {"drop": facts}
+        for kind, count in sorted(missed.items()):
+            yield {"missed": {**kind._asdict(), "records": count}}
+        yield {"ok": True}
+
+    async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """What is in quarantine, oldest first, each as `kept`; `RecordQuery` says which."""
+        query = RecordQuery.read(request)
+        newest: deque[dict[str, Any]] = deque(maxlen=query.limit or None)
         async for kept, replayed in self._replayer.kept():
-            yield {"kept": facts_of(kept, replayed=replayed)}
+            facts = facts_of(kept, replayed=replayed)
+            if not query.takes(facts):
+                continue
+            if query.limit:
+                newest.append(facts)
+            else:
+                yield {"kept": facts}
+        for facts in newest:
+            yield {"kept": facts}
         yield {"ok": True}
 
     async def replay(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:

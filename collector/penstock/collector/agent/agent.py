@@ -28,6 +28,7 @@ from penstock.collector.agent.derived_config import (
     sizes_of,
     tables_of,
 )
+from penstock.collector.agent.records_endpoint import RECORDS_PATH, RecordsEndpoint
 from penstock.collector.agent.reload import Reloads, Report, changed_keys
 from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
 from penstock.collector.checkpoint.checkpointer import Checkpointer
@@ -249,17 +250,24 @@ class Agent:
         engine, registry, config = self._engine, CollectorRegistry(), self._config
         loop = asyncio.get_running_loop()
         Metrics(lambda: self._reporter.ask(loop), registry)
+        actions = AdminActions(
+            self.reload,
+            engine.replayer,
+            engine.drops,
+            engine.pipeline.taps,
+            self._reporter.now,
+        ).actions
+        records = RecordsEndpoint(actions, loop, is_guarded=config.admin_access is not None)
         admin = admin_server(
             lambda: self._reporter.ask(loop),
             registry,
             config.admin_access,
             hosts=config.admin_hosts,
+            queries={RECORDS_PATH: records.answer},
         )
         control = ControlServer(
             config.admin_socket or config.data_dir / SOCKET_NAME,
-            AdminActions(
-                self.reload, engine.replayer, engine.pipeline.taps, self._reporter.now
-            ).actions,
+            actions,
         )
         address = admin.start(config.admin)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
@@ -520,6 +528,7 @@ class Agent:
             delivery=self._engine.delivery,
             spools=journals,
             quarantine=self._directory.quarantine,
+            drops=self._engine.drops,
             reloads=self._reloads,
             incarnation=self._publisher.incarnation,
         )

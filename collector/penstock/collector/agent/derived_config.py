@@ -28,7 +28,14 @@ def limits_of(config: CollectorConfig) -> Limits:
 def sizes_of(config: CollectorConfig) -> Sizes:
     """Return the sizes of the journals."""
     spool = config.spool
-    return Sizes(spool.max_bytes, spool.max_urgent_bytes, config.quarantine.max_bytes)
+    drops = config.drops
+    return Sizes(
+        spool.max_bytes,
+        spool.max_urgent_bytes,
+        config.quarantine.max_bytes,
+        drops.max_bytes,
+        drops.max_age_s,
+    )
 
 
 def resource_of(config: CollectorConfig) -> dict[str, Any]:

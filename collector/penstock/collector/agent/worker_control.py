@@ -112,6 +112,7 @@ class WorkerControl:
     def actions(self) -> dict[str, Action]:
         """The actions of the admin socket, by name."""
         return {
+            "drops": self.drops,
             "quarantine": self.quarantine,
             "reload": self.reload,
             "replay": self.replay,
@@ -205,8 +206,20 @@ class WorkerControl:
         each = {str(index): answer for index, answer in answers.items()}
         yield {"ok": True, **whole, "stopped": "; ".join(stopped), "workers": each}
 
+    async def drops(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        """What transforms dropped, one worker after the other, each with its worker."""
+        async for line in self._records(request, "drop", "missed"):
+            yield line
+
     async def quarantine(self, request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
-        """Everything in quarantine, one worker after the other, each with its worker.
+        """What is in quarantine, one worker after the other, each with its worker."""
+        async for line in self._records(request, "kept"):
+            yield line
+
+    async def _records(
+        self, request: Mapping[str, Any], *keys: str
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Lines of all workers that have one of the keys, with the worker's number.
 
         Of those that receive; others report what they left themselves, or it lies in their
         directories.
@@ -214,9 +227,10 @@ class WorkerControl:
         for index, path in self._sockets.items():
             async with aclosing(asking(path, request)) as lines:
                 while (line := await self._next_line(index, lines)) is not None:
-                    if "kept" in line:
-                        yield {"kept": {**line["kept"], "worker": index}}
-                    elif not line.get("ok"):
+                    found = [key for key in keys if key in line]
+                    for key in found:
+                        yield {key: {**line[key], "worker": index}}
+                    if not found and not line.get("ok"):
                         raise UnavailableError(
                             f"worker {index}: {line.get('error')}", fix="look at its log"
                         )

@@ -33,6 +33,7 @@ from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import SystemClock
 from penstock.collector.agent.admin import SOCKET_NAME, ControlServer
 from penstock.collector.agent.derived_config import digest_of_tables, graph_of
+from penstock.collector.agent.records_endpoint import RECORDS_PATH, RecordsEndpoint
 from penstock.collector.agent.reload import changed_keys
 from penstock.collector.agent.worker_control import Reloading, WorkerControl
 from penstock.collector.agent.worker_plan import (
@@ -368,14 +369,17 @@ class Workers(PrometheusCollector):
         self._expect_nobody()
         registry = CollectorRegistry()
         registry.register(self)
+        loop = asyncio.get_running_loop()
+        is_guarded = self._config.admin_access is not None
+        records = RecordsEndpoint(self._control.actions, loop, is_guarded=is_guarded)
         admin = admin_server(
             self.status,
             registry,
             self._config.admin_access,
             hosts=self._config.admin_hosts,
+            queries={RECORDS_PATH: records.answer},
         )
         admin.start(self._config.admin)
-        loop = asyncio.get_running_loop()
         control = ControlServer(
             self._config.admin_socket or self._config.data_dir / SOCKET_NAME, self._control.actions
         )

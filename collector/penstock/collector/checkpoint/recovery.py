@@ -1,5 +1,6 @@
-"""The data directory, opened under its lock: the checkpoint, the spool, the quarantine."""
+"""The data directory, opened under its lock: the checkpoint, the spools and other journals."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,11 @@ from penstock.service.data_format import DataFormat
 SPOOL: Final = "spool"
 URGENT: Final = "spool-urgent"
 QUARANTINE: Final = "quarantine"
+DROPS: Final = "drops"
+DAMAGED_DROPS: Final = "drops.damaged"
 _NAMED_MAX: Final = 10
+_SEGMENTS_PER_AGE: Final = 8
+"""Segments of a drop journal within its age: what is too old goes a segment at a time."""
 DATA_FORMAT: Final = DataFormat("collector")
 NEWER_FIX: Final = (
     "a later Penstock wrote it: start that one; or, once that one has sent what it holds, move the"
@@ -34,11 +39,13 @@ NEWER_FIX: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Most bytes of each journal."""
+    """Most bytes of each journal, and the age of the drop journal."""
 
     spool: int
     urgent: int
     quarantine: int
+    drops: int = 64 * 1024**2
+    drops_age_s: float = 86_400.0
 
 
 @dataclass(slots=True)
@@ -57,6 +64,7 @@ class DataDirectory:
     spool: Journal
     urgent: Journal
     quarantine: Journal
+    drops: Journal
     foreign: bool
 
     def fit_to_routing(self, fingerprint: str) -> None:
@@ -110,6 +118,7 @@ def open_data_directory(
         spool = _open(path / SPOOL, sizes.spool, disk)
         urgent = _open(path / URGENT, sizes.urgent, disk)
         quarantine = _open(path / QUARANTINE, sizes.quarantine, disk)
+        drops = _open_drops(path, sizes, disk)
     except BaseException:
         lock.release()
         raise
@@ -120,7 +129,7 @@ def open_data_directory(
         spool.log.end_offset,
         urgent=(urgent.log.start_offset, urgent.log.end_offset),
     )
-    return DataDirectory(path, lock, checkpoint, state, spool, urgent, quarantine, foreign)
+    return DataDirectory(path, lock, checkpoint, state, spool, urgent, quarantine, drops, foreign)
 
 
 def _tell_given_up(journal: Journal, cursor: int) -> None:
@@ -137,7 +146,7 @@ def _tell_given_up(journal: Journal, cursor: int) -> None:
 
 def _lock(directory: Path, where: str) -> DirectoryLock:
     try:
-        for part in (directory, *(directory / name for name in (SPOOL, URGENT, QUARANTINE))):
+        for part in (directory, *(directory / name for name in (SPOOL, URGENT, QUARANTINE, DROPS))):
             part.mkdir(parents=True, exist_ok=True)
         return DirectoryLock(directory)
     except OSError as error:
@@ -190,8 +199,28 @@ class UnreadableError(ServiceError):
         )
 
 
-def _open(directory: Path, bytes_max: int, disk: Disk) -> Journal:
-    journal = Journal(directory, bytes_max=bytes_max, disk=disk)
+def _open_drops(path: Path, sizes: Sizes, disk: Disk) -> Journal:
+    """Open the drop journal, or an empty one where it is damaged."""
+    age_s = sizes.drops_age_s / _SEGMENTS_PER_AGE
+    try:
+        return _open(path / DROPS, sizes.drops, disk, segment_age_s=age_s)
+    except (_DamagedJournalError, UnreadableError) as error:
+        aside = path / DAMAGED_DROPS
+        structlog.get_logger().error("drops_set_aside", directory=str(aside), error=error.reason)
+        shutil.rmtree(aside, ignore_errors=True)
+        (path / DROPS).rename(aside)
+        (path / DROPS).mkdir()
+        return _open(path / DROPS, sizes.drops, disk, segment_age_s=age_s)
+
+
+class _DamagedJournalError(ConfigError):
+    """The segments of a journal contradict each other."""
+
+
+def _open(
+    directory: Path, bytes_max: int, disk: Disk, *, segment_age_s: float | None = None
+) -> Journal:
+    journal = Journal(directory, bytes_max=bytes_max, disk=disk, segment_age_s=segment_age_s)
     try:
         journal.open()
     except RefusedError as error:
@@ -199,7 +228,8 @@ def _open(directory: Path, bytes_max: int, disk: Disk) -> Journal:
     except (CorruptError, OSError) as error:
         if isinstance(error, OSError) and error.errno in UNREADABLE:
             raise UnreadableError(directory, error) from None
-        raise ConfigError(
+        kind = _DamagedJournalError if isinstance(error, CorruptError) else ConfigError
+        raise kind(
             f"{directory}: cannot be opened: {error}",
             fix=f"look at it with `penstock collector spool check {directory}`, "
             f"then mend it with `penstock collector spool repair {directory}`",

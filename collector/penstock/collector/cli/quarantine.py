@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from penstock.base.clock import SystemClock
-from penstock.base.pluralize import pluralize
-from penstock.collector.agent.admin import ask, ask_once
+from penstock.collector.agent.admin import ask_once
 from penstock.collector.checkpoint.recovery import Sizes, open_data_directory
 from penstock.collector.cli.directories import (
     is_running,
@@ -21,23 +20,19 @@ from penstock.collector.cli.directories import (
     opened,
     socket_of,
 )
+from penstock.collector.cli.records import Facts, Records, query_options, socket_option
+from penstock.collector.drops.query import RecordQuery
 from penstock.collector.ledger import Ledger
 from penstock.collector.spool.quarantine import facts_of, kept_in
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.replay import Outcome, Replayer, Wanted
 from penstock.collector.spool.spool import Spool
-from penstock.service import ExitCode, ServiceError, UnavailableError
+from penstock.service import ExitCode, ServiceError
 from penstock.service.cli import PenstockGroup
 
 _DIRECTORY = journal_argument("quarantine")
 _NOTHING = "nothing is in quarantine"
 _QUARANTINE = "/var/lib/penstock/collector"
-_SOCKET = click.option(
-    "--socket",
-    "socket_path",
-    type=click.Path(path_type=Path),
-    help="The running collector's admin socket, where it is not in the data directory.",
-)
 _SIZES = Sizes(spool=1 << 30, urgent=1 << 30, quarantine=1 << 30)
 """Sizes of a stopped collector's journals: a replay stops when its spool holds as many bytes."""
 
@@ -58,12 +53,13 @@ def quarantine() -> None:
 
 @quarantine.command("ls", epilog=f"Example: penstock collector quarantine ls {_QUARANTINE}")
 @_DIRECTORY
-@_SOCKET
-def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
+@query_options()
+@socket_option
+def quarantine_ls(directory: Path, query: RecordQuery, socket_path: Path | None) -> None:
     """Count what is in quarantine, by source and reason."""
     counts: Counter[tuple[str, str]] = Counter()
     replayed: Counter[tuple[str, str]] = Counter()
-    for kept in _kept(directory, socket_path):
+    for kept in _records(directory, socket_path).find(query):
         counts[kept["source"], kept["reason"]] += kept["records"]
         replayed[kept["source"], kept["reason"]] += kept["records"] * kept["replayed"]
     for key, count in sorted(counts.items()):
@@ -75,21 +71,18 @@ def quarantine_ls(directory: Path, socket_path: Path | None) -> None:
 
 @quarantine.command("show", epilog=f"Example: penstock collector quarantine show {_QUARANTINE}")
 @_DIRECTORY
-@click.option("--source", default="", help="Only what this source received.")
-@click.option("--reason", default="", help="Only what has a reason that begins so.")
-@_SOCKET
-def quarantine_show(directory: Path, source: str, reason: str, socket_path: Path | None) -> None:
+@query_options()
+@socket_option
+def quarantine_show(directory: Path, query: RecordQuery, socket_path: Path | None) -> None:
     """Print every record in quarantine with its reason, one JSON object a line."""
-    shown = others = 0
-    for kept in _kept(directory, socket_path):
-        if source in ("", kept["source"]) and kept["reason"].startswith(reason):
-            click.echo(json.dumps(_explained(kept)))
-            shown += 1
-        else:
-            others += 1
+    shown = 0
+    for kept in _records(directory, socket_path).find(query):
+        click.echo(json.dumps(_explained(kept)))
+        shown += 1
     if not shown:
-        words = f"nothing of it; {pluralize(others, 'entry')} of other sources or reasons"
-        click.echo(words if others else _NOTHING, err=True)
+        click.echo(
+            _NOTHING if query == RecordQuery() else "nothing of it is in quarantine", err=True
+        )
 
 
 def _explained(facts: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +105,7 @@ def _explained(facts: dict[str, Any]) -> dict[str, Any]:
 @click.option("--source", default="", help="Only what this source received.")
 @click.option("--reason", default="", help="Only what has a reason that begins so.")
 @click.option("--offset", "offsets", type=int, multiple=True, help="Only this one; repeatable.")
-@_SOCKET
+@socket_option
 def quarantine_replay(
     directory: Path,
     source: str,
@@ -187,37 +180,11 @@ async def _replay(data_dir: Path, wanted: Wanted) -> Outcome:
         found.lock.release()
 
 
-def _kept(directory: Path, socket_path: Path | None) -> Iterator[dict[str, Any]]:
-    """Everything in a quarantine, and in those of the other workers, each with its worker."""
-    others = of_workers(directory)
-    answered: set[int] = set()
-    for kept in _kept_in(directory, socket_path, answered):
-        yield {"worker": 0, **kept} if others else kept
-    for index, other in others.items():
-        if index not in answered:
-            for kept in _kept_in(other, None, answered):
-                yield {"worker": index, **kept}
+def _records(directory: Path, socket_path: Path | None) -> Records:
+    return Records(directory, "quarantine", "kept", _read, socket_path)
 
 
-def _kept_in(
-    directory: Path, socket_path: Path | None, answered: set[int]
-) -> Iterator[dict[str, Any]]:
-    """Yield what one quarantine keeps; a running collector is asked through its admin socket.
-
-    The numbers of the workers that it answered for are added to `answered`.
-    """
-    if not is_running(directory):
-        with opened(directory) as log:
-            for kept, replayed in kept_in(log):
-                yield facts_of(kept, replayed=replayed)
-        return
-    socket_path = socket_path or socket_of(directory.resolve().parent)
-    for answer in ask(socket_path, {"do": "quarantine", "follow": True}):
-        if "kept" in answer:
-            yield answer["kept"]
-        elif answer.get("ok"):
-            answered.update(answer.get("workers", ()))
-            return
-        else:
-            raise UnavailableError(str(answer.get("error")), fix="look at the collector's log")
-    raise UnavailableError("the collector ended the connection", fix="look at its log")
+def _read(directory: Path) -> Iterator[Facts]:
+    with opened(directory) as log:
+        for kept, replayed in kept_in(log):
+            yield facts_of(kept, replayed=replayed)

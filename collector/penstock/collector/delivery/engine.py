@@ -23,6 +23,8 @@ from penstock.collector.delivery.core import Delivery, Quarantine
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.delivery.publisher import Publisher, Sender
 from penstock.collector.descriptors import Descriptors
+from penstock.collector.drops.journal import DropJournal
+from penstock.collector.drops.sampler import DropSampler
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.ledger import Ledger
 from penstock.collector.sources.files.identity import Generations
@@ -138,7 +140,7 @@ class CreatedRecords:
 
 
 class Engine:
-    """Spools, quarantine, pipeline and delivery of one data directory.
+    """Spools, quarantine, drop journal, pipeline and delivery of one data directory.
 
     Args:
         directory: Open; the engine closes its journals.
@@ -173,6 +175,9 @@ class Engine:
             Spool(directory.urgent, self.ledger, when_full=self._when_full, origin=URGENT_ORIGIN),
         )
         self.quarantine = QuarantineLog(directory.quarantine, state.quarantine, clock)
+        drops = config.drops
+        sampler = DropSampler(drops.max_rate if drops.enabled else 0, drops.max_text_bytes)
+        self.drops = DropJournal(directory.drops, sampler, clock, max_age_s=drops.max_age_s)
         self.delivery = Delivery(
             limits_of(config), jitter=random.random, done=state.queues, urgent=(URGENT_ORIGIN,)
         )
@@ -189,6 +194,7 @@ class Engine:
             graph=graph,
             resource=resource_of(config),
             clock=clock,
+            drops=self.drops,
         )
         self._created = CreatedRecords(
             self.pipeline, spool=self.spools, ledger=self.ledger, budget=self.budget, clock=clock
@@ -211,7 +217,8 @@ class Engine:
     @property
     def journals(self) -> tuple[Journal, ...]:
         """Everything that is written, in the order in which it is closed."""
-        return self.directory.urgent, self.directory.spool, self.directory.quarantine
+        directory = self.directory
+        return directory.urgent, directory.spool, directory.quarantine, directory.drops
 
     def recover(self, state: State) -> int:
         """Know again what was taken and not delivered; returns how many units wait.
@@ -257,6 +264,7 @@ class Engine:
             *(tasks.create_task(reader.run()) for reader in self._readers),
             tasks.create_task(self._finish_replay()),
             tasks.create_task(self._created.run()),
+            tasks.create_task(self.drops.run()),
         ]
 
     async def deliver(self) -> None:
@@ -288,11 +296,14 @@ class Engine:
             "quarantine": self.directory.quarantine,
         }
         reading = [reader.trouble for reader in self._readers if reader.trouble]
+        if self.directory.drops.failure:
+            reading.append(f"drops: {self.directory.drops.failure}")
         return [*reading, *troubles(self.delivery, journals, nats=nats)]
 
     async def settle(self) -> None:
         """Make durable what can be, and count the rest as dropped; called at the end."""
         await self._created.leave()
+        await self.drops.offer()
         for journal in self.journals:
             await journal.commit()
         await asyncio.sleep(0)  # what waited for that runs first
@@ -314,6 +325,10 @@ class Engine:
         self.directory.spool.resize(sizes.spool)
         self.directory.urgent.resize(sizes.urgent)
         self.directory.quarantine.resize(sizes.quarantine)
+        self.directory.drops.resize(sizes.drops)
+        drops = config.drops
+        self.drops.sampler.limit(drops.max_rate if drops.enabled else 0, drops.max_text_bytes)
+        self.drops.max_age_s = drops.max_age_s
         self.sender.publish = publisher.publish
         receive = config.receive
         self.budget.limit(bytes_max=receive.max_bytes, share_bytes_max=receive.max_source_bytes)

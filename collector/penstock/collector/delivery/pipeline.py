@@ -23,6 +23,7 @@ from penstock.collector.decode.units import Decoded, Undecodable, decode_records
 from penstock.collector.delivery.core import Take
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import Sender
+from penstock.collector.drops.journal import DropJournal
 from penstock.collector.ledger import Ledger
 from penstock.collector.spool.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool.rejection_reasons import meaning
@@ -41,12 +42,21 @@ _OF_THE_WHOLE: Final = frozenset({"refused", "truncated"})
 class Pipeline:
     """Moves records into queues: a spool's reader and file sources hand theirs over.
 
+    Args:
+        sender: Takes what goes on.
+        quarantine: Keeps what is refused.
+        ledger: Counts everything.
+        graph: Decides what becomes of records, until `replace`.
+        resource: Resource of records that bring none.
+        clock: Monotonic time for transforms.
+        drops: Records what transforms dropped; None: nothing does.
+
     Attributes:
         taking: Pending records of the last unit or chunk, by origin, in the ledger's sense.
         retired: Graphs that were replaced, and may still hold created records.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it moves records by, and where each may end
         self,
         sender: Sender,
         quarantine: Quarantine,
@@ -55,9 +65,11 @@ class Pipeline:
         graph: Graph,
         resource: Mapping[str, Any],
         clock: Clock,
+        drops: DropJournal | None = None,
     ) -> None:
         self._sender = sender
         self._quarantine = quarantine
+        self._drops = drops
         self._ledger = ledger
         self.graph = graph
         self.retired: list[Graph] = []
@@ -115,7 +127,8 @@ class Pipeline:
     def _sort(self, chunk: Chunk) -> Outcome:
         """Let the graph validate records, count what ends here, hand the rest to delivery."""
         lines = chunk.lines
-        outcome = self.graph.process(chunk, self._clock.monotonic_ns())
+        sampler = None if self._drops is None else self._drops.sampler
+        outcome = self.graph.process(chunk, self._clock.monotonic_ns(), sampler)
         account, ended = self._ledger[chunk.source], outcome.ended
         self._ledger.sorted(
             chunk.source, taken=len(lines), copies=outcome.copies, refused=len(outcome.refused)
@@ -129,6 +142,8 @@ class Pipeline:
         account.aggregated += ended[DropReason.AGGREGATED]
         if throttled := ended[DropReason.THROTTLED]:
             account.dropped["throttled"] += throttled
+        if outcome.drops and self._drops is not None:
+            self._drops.add(outcome.drops)
         if self.taps.active:
             self._show(chunk.source, lines, outcome)
         for (subject, branch), batch in outcome.batches.items():

@@ -58,6 +58,7 @@ class Journal:
         bytes_max: Bound of all entries.
         disk: Disk of the journal.
         look_s: Seconds between two checks of a failed disk while nothing is written.
+        segment_age_s: Seconds after which an entry goes into a new segment; None: only sizes count.
 
     Attributes:
         failure: Why the disk did not do something; empty once it does.
@@ -68,13 +69,22 @@ class Journal:
     """
 
     def __init__(
-        self, directory: Path, *, bytes_max: int, disk: Disk = REAL_DISK, look_s: float = _LOOK_S
+        self,
+        directory: Path,
+        *,
+        bytes_max: int,
+        disk: Disk = REAL_DISK,
+        look_s: float = _LOOK_S,
+        segment_age_s: float | None = None,
     ) -> None:
         self.directory = directory
         self._disk = disk
         self._look_s = look_s
         self.bytes_max = bytes_max
-        self._config = LogConfig(max_segment_bytes=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18))
+        self._config = LogConfig(
+            max_segment_bytes=max(bytes_max // _SEGMENTS_PER_JOURNAL, 1 << 18),
+            segment_age_s_max=segment_age_s,
+        )
         self._log: CommitLog | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"journal-{directory.name}")
         self._waiting: list[tuple[Entry, asyncio.Future[int]]] = []

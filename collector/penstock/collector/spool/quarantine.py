@@ -236,8 +236,33 @@ def facts_of(kept: Kept, *, replayed: bool) -> dict[str, Any]:
         "subject": kept.subject,
         "records": kept.count,
         "replayed": replayed,
+        **_names_of(kept),
         "raw": kept.raw.decode("utf-8", "backslashreplace"),
     }
+
+
+def _names_of(kept: Kept) -> dict[str, str]:
+    """The service, trace and id of a refused record; empty where its bytes do not say them.
+
+    The service may be known from what it was received with.
+    """
+    try:
+        fields = orjson.loads(kept.raw)
+    except ValueError:
+        fields = None
+    fields = fields if isinstance(fields, dict) else {}
+    meta = kept.again.meta if kept.again is not None else {}
+    services = (
+        *(found.get("service.name") for found in (fields.get("resource"), meta.get("resource"))
+          if isinstance(found, dict)),
+        meta.get("service"),
+    )  # fmt: skip
+    named = {
+        "service": next((one for one in services if one), ""),
+        "trace_id": fields.get("trace_id"),
+        "record_id": fields.get("record_id"),
+    }
+    return {name: value if isinstance(value, str) else "" for name, value in named.items()}
 
 
 def read_entry(header: FrameHeader, body: bytes) -> Kept | Mark:

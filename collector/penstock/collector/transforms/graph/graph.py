@@ -14,15 +14,16 @@ transform changed.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from penstock.collector.decode.line_rules import NO_TIME, OnError
 from penstock.collector.decode.units import REASON_MAX
 from penstock.collector.delivery.ordered_queue import Batch
+from penstock.collector.drops.sampler import Drop, DropKind, DropSampler, drop_of
 from penstock.collector.transforms.expressions.paths import Fields
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
 from penstock.collector.transforms.graph.wiring import OUTPUT, Wiring
@@ -71,6 +72,11 @@ class Chunk:
     ended: Mapping[int, OnError] = field(default_factory=dict)
     origin: str = ""
 
+    def complete(self, place: int) -> bytes:
+        """Return a line with its resource."""
+        line, resource = self.lines[place], self.resource
+        return attach(line, resource, self.observed_ns) if resource else line
+
     def part(self, first: int, end: int) -> "Chunk":
         """Return the chunk of lines `first` up to `end`, exclusive."""
         part = slice(first, end)
@@ -103,6 +109,7 @@ class Outcome:
         found: Number of findings by detector of sensitive values; `without_key`: pseudonyms that
             were redacted because there is no hash key.
         pause_ns: Nanoseconds that the source must wait before it sends more.
+        drops: Records that went no further and are to be recorded.
     """
 
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
@@ -112,9 +119,19 @@ class Outcome:
     scrubbed: int = 0
     found: Counter[str] = field(default_factory=Counter)
     pause_ns: int = 0
+    drops: list[Drop] = field(default_factory=list)
 
 
-def without_ended(chunk: Chunk, outcome: Outcome) -> Chunk:
+Describe = Callable[[DropKind, bytes], Drop]
+"""Describes a dropped record by its complete line."""
+
+_DECODE: Final = "decode"
+"""The step that drops records whose time cannot be read, before all transforms."""
+
+
+def without_ended(
+    chunk: Chunk, outcome: Outcome, now_ns: int, sampler: DropSampler | None, describe: Describe
+) -> Chunk:
     """The records that go on; the outcome says of the others why they do not."""
     kept: list[int] = []
     for place, sequence in enumerate(chunk.sequences):
@@ -123,6 +140,9 @@ def without_ended(chunk: Chunk, outcome: Outcome) -> Chunk:
                 kept.append(place)
             case "filter":
                 outcome.ended[DropReason.FILTERED] += 1
+                kind = DropKind(chunk.source, _DECODE, DropReason.FILTERED.value)
+                if sampler is not None and sampler.chooses(kind, now_ns):
+                    outcome.drops.append(describe(kind, chunk.complete(place)))
             case "quarantine":
                 outcome.refused.append(Refused(sequence, NO_TIME, chunk.lines[place]))
     return replace(
@@ -246,21 +266,34 @@ class Graph:
         takers = self.wiring.takers[port]
         return [None if taker == OUTPUT else self.steps[taker] for taker in takers]
 
-    def process(self, chunk: Chunk, now_ns: int) -> Outcome:
-        """Validate, change and route records, whatever they hold; `now_ns` is monotonic.
+    def process(self, chunk: Chunk, now_ns: int, sampler: DropSampler | None = None) -> Outcome:
+        """Validate, change and route records, whatever they hold.
 
         Records of an unknown source, as one that was taken out of the configuration while the spool
         held some of its records, go straight to the output.
+
+        Args:
+            chunk: The records.
+            now_ns: Monotonic time.
+            sampler: Chooses the drops that the outcome describes; None: it describes none.
         """
         entry = self._entries.get(chunk.source, [None])
-        outcome = Outcome()
+        outcome, scrubber = Outcome(), self._scrubber
         if chunk.ended:
-            chunk = without_ended(chunk, outcome)
+            limit = 0 if sampler is None else sampler.max_text_bytes
+
+            def describe(kind: DropKind, line: bytes) -> Drop:
+                try:
+                    fields = from_json(line)
+                except ValueError:  # it is not validated yet
+                    return drop_of(kind, line, {}, 0)
+                return self._describe(kind, line, fields, limit)
+
+            chunk = without_ended(chunk, outcome, now_ns, sampler, describe)
         if entry == [None] and self._template is None:
             self._pass_on(chunk, outcome)
         else:
-            self._transform(chunk, entry, outcome, now_ns)
-        scrubber = self._scrubber
+            self._transform(chunk, entry, outcome, now_ns, sampler)
         if scrubber is not None and (scrubber.found or scrubber.keyless):
             outcome.found.update(scrubber.found)
             if keyless := scrubber.keyless.total():
@@ -340,7 +373,12 @@ class Graph:
     # With transforms.
 
     def _transform(
-        self, chunk: Chunk, entry: list[Step | None], outcome: Outcome, now_ns: int
+        self,
+        chunk: Chunk,
+        entry: list[Step | None],
+        outcome: Outcome,
+        now_ns: int,
+        sampler: DropSampler | None,
     ) -> None:
         resource, observed_ns = chunk.resource, chunk.observed_ns
         search = self._search(chunk)
@@ -356,9 +394,29 @@ class Graph:
                 outcome.refused.append(Refused(sequence, _failure(error), line))
                 continue
             walk = _Walk(
-                self, outcome, _Given(line, complete, verdict, search), chunk.start, now_ns
+                self, outcome, _Given(line, complete, verdict, search), chunk.start, now_ns, sampler
             )
             walk.send(event, entry)
+
+    def drop(self, event: Event, given: _Given, kind: DropKind, max_text_bytes: int) -> Drop:
+        """Describe a dropped record, redacted as `finish` would have done."""
+        scrubber = self._scrubber
+        clean = scrubber is None or (
+            not event.history and scrubber.is_clean(given.line, given.accepted, given.search)
+        )
+        if clean:
+            return drop_of(kind, given.complete, event.fields, max_text_bytes)
+        return self._describe(kind, given.complete, event.fields, max_text_bytes)
+
+    def _describe(self, kind: DropKind, line: bytes, fields: Fields, max_text_bytes: int) -> Drop:
+        """Describe a dropped record; what the detectors find in it is not counted."""
+        if (scrubber := self._scrubber) is not None:
+            found, keyless = scrubber.found.copy(), scrubber.keyless.copy()
+            try:
+                fields = scrubber.scrub(fields)
+            finally:
+                scrubber.found, scrubber.keyless = found, keyless
+        return drop_of(kind, line, fields, max_text_bytes)
 
     def finish(self, event: Event, given: _Given, outcome: Outcome, start: int) -> None:
         """Validate what the transforms made of a record, and put it into its batch."""
@@ -438,16 +496,23 @@ class Graph:
 class _Walk:
     """One record's way through the graph."""
 
-    __slots__ = ("_given", "_graph", "_now_ns", "_outcome", "_start")
+    __slots__ = ("_given", "_graph", "_now_ns", "_outcome", "_sampler", "_start")
 
     def __init__(
-        self, graph: Graph, outcome: Outcome, given: _Given, start: int, now_ns: int
+        self,
+        graph: Graph,
+        outcome: Outcome,
+        given: _Given,
+        start: int,
+        now_ns: int,
+        sampler: DropSampler | None,
     ) -> None:
         self._graph = graph
         self._outcome = outcome
         self._given = given
         self._start = start
         self._now_ns = now_ns
+        self._sampler = sampler
 
     def send(self, event: Event, targets: list[Step | None]) -> None:
         """Send a record to every target; each but the last gets a copy."""
@@ -506,6 +571,12 @@ class _Walk:
         else:
             self._outcome.ended[verdict] += 1
             step.ended[verdict.value] += 1
+            if (sampler := self._sampler) is not None:
+                kind = DropKind(event.source, step.name, verdict.value)
+                if sampler.chooses(kind, self._now_ns):
+                    limit = sampler.max_text_bytes
+                    drop = self._graph.drop(event, self._given, kind, limit)
+                    self._outcome.drops.append(drop)
 
 
 def _failure(error: Exception) -> str:

@@ -1,0 +1,1 @@
+"""Drops: what became of records that transforms let go no further."""
