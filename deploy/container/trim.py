@@ -2,9 +2,9 @@
 
     python trim.py /opt/penstock
 
-Of pyarrow: Flight, remote file systems, headers, tests. Of Spark: Connect, Hive, Kubernetes, MLlib,
-GraphX, the shell and coordination services that its parts use elsewhere; a job that needs one of
-them needs its own image. RocksDB's jar keeps the library of this kind of machine only.
+Of pyarrow: Flight, remote file systems, headers, tests. Of Spark: Connect, Hive, MLlib, GraphX, the
+shell and coordination services that its parts use elsewhere; a job that needs one of them needs its
+own image. RocksDB's jar keeps the library of this kind of machine only.
 Standard library alone.
 """
 
@@ -23,8 +23,8 @@ PYARROW = (
 )  # fmt: skip
 
 JARS = (
-    "connect-repl", "spark-connect_*", "spark-repl_*", "spark-kubernetes_*", "spark-hive*",
-    "spark-mllib_*", "spark-graphx_*", "kubernetes-*", "vertx-*", "okhttp-*", "okio-*", "hive-*",
+    "connect-repl", "spark-connect_*", "spark-repl_*", "spark-hive*", "spark-mllib_*",
+    "spark-graphx_*", "hive-*",
     "derby*", "datanucleus-*", "breeze*", "spire*", "cats-kernel*", "algebra_*", "arpack*",
     "lapack*", "JTransforms*", "scala-compiler-*", "jline-*", "zookeeper-*", "curator-*",
     "leveldbjni-*",

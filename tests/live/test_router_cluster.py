@@ -1,19 +1,24 @@
 """One job file on this machine and on a Spark standalone cluster: the same result."""
 
+import os
 import subprocess
 import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyspark
 import pytest
 
+import penstock.router
 from penstock.base.clock import SystemClock
 from penstock.router.job.config import Spark
+from penstock.router.spark.java import find_java
+from penstock.router.spark.package import make_package
 from penstock.router.spark.session import Session, SparkEndedError
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
@@ -142,7 +147,7 @@ def test_a_driver_that_runs_out_of_memory_says_which_key_to_raise(tmp_path: Path
         assert another.spark.range(3).count() == 3
 
 
-def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:
+def job(directory: Path, logd: Logd, conf: dict[str, str], **spark: str) -> RouterJob:
     """The same file but for where it writes; strangers see nothing of it, nor of the cluster."""
     directory.mkdir()
     for name, text in (("secret", SECRET), ("token", "a token of this test")):
@@ -156,7 +161,7 @@ def job(directory: Path, logd: Logd, conf: dict[str, str]) -> RouterJob:
         directory,
         logd.fetch,
         routes=routes,
-        spark={"conf": conf, "secret_file": str(directory / "secret")},
+        spark={"conf": conf, "secret_file": str(directory / "secret"), **spark},
         admin_access={"token_file": str(directory / "token")},
         source={"min_partitions": WORKERS},
         trigger={"interval_s": 0.2, "max_records": 1500},
@@ -171,13 +176,35 @@ def dead_letters(of: RouterJob) -> list[str]:
 @contextmanager
 def running(of: RouterJob, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """`penstock router run` until it has caught up; what it says goes to a file."""
+    with started(of, [sys.executable, "-m", "penstock.router"], *arguments) as process:
+        yield process
+
+
+@contextmanager
+def submitted(of: RouterJob, cluster: SparkCluster) -> Iterator[subprocess.Popen[bytes]]:
+    """The same by Spark's own command, which says the master and how many executors there are."""
+    program = Path(penstock.router.__file__).parent / "__main__.py"
+    spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    command = [spark_submit, "--master", cluster.url, "--driver-memory", "512m",
+               "--conf", f"spark.cores.max={WORKERS}", program]  # fmt: skip
+    java = find_java(of.checkpoint_dir.parent)
+    environment = {"JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1",
+                   "PYSPARK_DRIVER_PYTHON": sys.executable}  # fmt: skip
+    with started(of, [str(it) for it in command], environment=environment) as process:
+        yield process
+
+
+@contextmanager
+def started(
+    of: RouterJob, command: list[str], *arguments: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     of.daemon.write_config()
     directory = of.checkpoint_dir.parent
     with (directory / "said").open("wb") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.router", "run", str(directory / "router.yaml"),
-             "--until-caught-up", *arguments],
+            [*command, "run", str(directory / "router.yaml"), "--until-caught-up", *arguments],
             stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            env=os.environ | (environment or {}),
         )  # fmt: skip
     try:
         yield process
@@ -218,3 +245,47 @@ def test_a_cluster_gives_the_result_of_one_machine(
     assert rows.equals(here.rows())
     assert dead_letters(there) == dead_letters(here) != []
     assert "Registering app penstock test" in cluster.said(0), "the master has had the job"
+
+
+def imports_of(process: psutil.Process) -> set[str]:
+    """The files that a process and those below it have mapped; none of those that have ended."""
+    found: set[str] = set()
+    with suppress(psutil.Error):
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                found |= {mapped.path for mapped in one.memory_maps()}
+    return found
+
+
+def test_spark_submit_brings_the_packages_and_gives_the_same_result(
+    tmp_path: Path, logd: Logd, cluster: SparkCluster
+) -> None:
+    """Executors have a Python that lacks Penstock and its libraries; the archive has both."""
+    archive = tmp_path / "packages.tar.gz"
+    assert make_package(archive, ["router"]).size > 1_000_000
+    bare = os.path.realpath(sys.executable)
+    missing = subprocess.run([bare, "-Ic", "import pyarrow"], capture_output=True, check=False)
+    assert b"No module named 'pyarrow'" in missing.stderr
+    conf = cluster.conf | {"spark.pyspark.python": bare}
+    there = job(tmp_path / "there", logd, conf, package=str(archive))
+    here = job(tmp_path / "here", logd, cluster.conf)
+
+    def imports_the_archive() -> bool:
+        executors = [imports_of(executor) for executor in cluster.executors()]
+        wanted = "/penstock-packages/pyarrow/"
+        return any(wanted in path for paths in executors for path in paths)
+
+    with submitted(there, cluster) as process:
+        wait_until(
+            lambda: process.poll() is not None or imports_the_archive(),
+            within_s=120,
+            what="an executor imports what the archive has",
+        )
+        assert process.poll() is None, (tmp_path / "there" / "said").read_text()[-3000:]
+        ends_well(process, there)
+    with running(here) as process:
+        ends_well(process, here)
+    rows = there.rows()
+    assert rows.num_rows == sum(number % 3 == 1 for number in range(LOGS)) + SPANS
+    assert rows.equals(here.rows())
+    assert dead_letters(there) == dead_letters(here) != []

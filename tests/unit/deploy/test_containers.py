@@ -193,6 +193,40 @@ def test_trimming_takes_what_is_named_and_leaves_what_orc_needs(tmp_path: Path) 
         assert set(jar.namelist()) == {own, "org/rocksdb/RocksDB.class"}
 
 
+def test_the_routers_image_is_a_command_or_an_executor_as_kubernetes_starts_it(
+    tmp_path: Path,
+) -> None:
+    """Java and the command are programs that print what they were given: neither runs here."""
+    for name in ("java", "penstock"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@"\n')
+        program.chmod(0o755)
+    told = {"SPARK_DRIVER_URL": "spark://x@router:7078", "SPARK_EXECUTOR_ID": "3",
+            "SPARK_EXECUTOR_CORES": "1", "SPARK_EXECUTOR_MEMORY": "512m",
+            "SPARK_APPLICATION_ID": "spark-1", "SPARK_EXECUTOR_POD_IP": "10.0.0.3",
+            "SPARK_EXECUTOR_POD_NAME": "router-exec-3", "SPARK_RESOURCE_PROFILE_ID": "0",
+            "SPARK_JAVA_OPT_0": "-Da=b c", "SPARK_JAVA_OPT_1": "-Dd='$e'"}  # fmt: skip
+
+    def run(*arguments: str) -> list[str]:
+        script = [str(DEPLOY / "container" / "router.sh"), *arguments]
+        path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["sh", *script], env=told | {"PATH": path}, capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    assert run("router", "--config", "a b") == ["penstock", "router", "--config", "a b"]
+    given = run("executor")
+    assert given[:5] == ["java", "-Da=b c", "-Dd='$e'", "-Xms512m", "-Xmx512m"]
+    assert given[6].endswith("/pyspark/jars/*")
+    rest = given[8:]
+    assert dict(zip(rest[::2], rest[1::2], strict=True)) == {
+        "--driver-url": "spark://x@router:7078", "--executor-id": "3", "--cores": "1",
+        "--app-id": "spark-1", "--hostname": "10.0.0.3", "--resourceProfileId": "0",
+        "--podName": "router-exec-3",
+    }  # fmt: skip
+
+
 @pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="this is no Debian")
 def test_the_list_of_contents_is_the_same_for_the_same_contents() -> None:
     made = script("sbom").document("penstock-logd")

@@ -15,6 +15,7 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import naming
 from penstock.router.replay.progress import Report, silent
 from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.spark.submitted import is_submitted, with_submitted
 from penstock.router.telemetry import Meter
 from penstock.service import UnavailableError, configure_logs, load_config, run_until_stopped
 
@@ -47,12 +48,13 @@ def teller(*, quiet: bool = False) -> Report:
 
 
 def load_job(path: Path) -> JobConfig:
-    """Read a job file.
+    """Read a job file; under `spark-submit` with what that was told of Spark.
 
     Raises:
         ConfigError: It is not a valid job.
     """
-    return load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER")
+    config = load_config(JobConfig, path, env_prefix="PENSTOCK_ROUTER")
+    return config.on_spark(with_submitted(config.spark)) if is_submitted() else config
 
 
 def check_libraries(config: JobConfig) -> None:

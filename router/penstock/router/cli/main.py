@@ -1,5 +1,7 @@
 """`penstock router`: run a job, check it, look at it."""
 
+import platform
+import sys
 from pathlib import Path
 
 import click
@@ -103,6 +105,40 @@ def prepare(*, quiet: bool) -> None:
     from penstock.router.spark.class_archive import make_archive
 
     click.echo(f"{make_archive(teller(quiet=quiet))}: jobs that start from now on use it")
+
+
+@cli.command(epilog="Example: penstock router package --out penstock-packages.tar.gz")
+@click.option(
+    "--out",
+    "path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("penstock-packages.tar.gz"),
+    show_default=True,
+    help="The archive; ends with .tar.gz.",
+)
+@click.option(
+    "--extra",
+    "extras",
+    metavar="NAME",
+    multiple=True,
+    help="Pack the libraries of this extra of Penstock, and of no other but those named; by"
+    " default those of all sinks that are installed.",
+)
+def package(path: Path, extras: tuple[str, ...]) -> None:
+    """Pack Penstock and its libraries for the executors of a Spark cluster.
+
+    Name the archive in a job file as spark.package. Executors need a Python of the same minor
+    version on the same kind of machine, and nothing else of Penstock.
+    """
+    from penstock.router.spark.package import make_package
+
+    made = make_package(path, extras) if extras else make_package(path)
+    packages = pluralize(len(made.distributions), "package")
+    python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
+    click.echo(
+        f"{made.path}: {packages}, {made.size / 1e6:.0f} MB, for {python} on {platform.machine()}"
+    )
 
 
 for command in (plan, preview, replay, stop_replay, status, sinks, template, dlq):

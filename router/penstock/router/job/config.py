@@ -261,6 +261,8 @@ class Spark(Settings):
             `admin_access` is not set.
         secret_file: Holds, in its only line, what a cluster's processes know each other by
             (`spark.authenticate.secret`); on `local` masters Spark makes one itself.
+        package: Archive of `penstock router package`, which Spark brings to the executors; none:
+            they have Penstock installed.
         conf: Spark's own settings.
     """
 
@@ -268,6 +270,7 @@ class Spark(Settings):
     driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
     ui: bool | None = None
     secret_file: Path | None = None
+    package: Path | None = None
     conf: dict[str, str] = Field(default_factory=dict)
 
     @field_serializer("conf", when_used="json")
@@ -340,9 +343,17 @@ class JobConfig(Settings):
         Raises:
             ConfigError: Clients without a token could reach them.
         """
-        spark = self.spark.model_copy(update={"master": master})
+        return self.on_spark(self.spark.model_copy(update={"master": master}))
+
+    def on_spark(self, spark: Spark) -> "JobConfig":
+        """Return the job with other settings of Spark.
+
+        Raises:
+            ConfigError: Clients without a token could reach Spark's processes.
+        """
         if self.admin_access is not None and not spark.knows_its_own:
-            raise WrongKeyError(_open_to_strangers(master), fix="docs/router/cluster.md says how")
+            told = _open_to_strangers(spark.master)
+            raise WrongKeyError(told, fix="docs/router/cluster.md says how")
         return self.model_copy(update={"spark": spark})
 
     def without_waiting(self) -> "JobConfig":

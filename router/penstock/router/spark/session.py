@@ -39,6 +39,14 @@ from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.spark import readers, task_runs
 from penstock.router.spark.hadoop_local_files import start_no_programs
 from penstock.router.spark.java import find_java
+from penstock.router.spark.package import package_settings, search_path
+from penstock.router.spark.submitted import (
+    UNKNOWN_CODE,
+    SubmittedJvm,
+    for_running_jvm,
+    is_submitted,
+    submitted_gateway,
+)
 from penstock.service import ExitCode, ServiceError, UnavailableError
 
 _SOCKET_NAME_BYTES: Final = 48
@@ -300,7 +308,8 @@ class Session:
         """Start a JVM and a session in it, with the `logd` data source registered.
 
         Everything Spark writes beside its results goes below `work_dir`. The JVM ends when this
-        process does, however that happens: it watches the pipe that is its standard input.
+        process does, however that happens: it watches the pipe that is its standard input. Under
+        `spark-submit` there is a JVM, which gets the session, and writes its log as it was told to.
 
         Args:
             name: Shown in Spark's UI.
@@ -312,7 +321,7 @@ class Session:
             exit_timeout_s: Maximum seconds in which the JVM ends.
 
         Raises:
-            ConfigError: The file of the cluster's secret cannot be used.
+            ConfigError: The file of the cluster's secret, or the package, cannot be used.
             UnavailableError: No Java can be found, or Spark does not start.
         """
         for logger in _LOGGERS:
@@ -321,34 +330,12 @@ class Session:
         temporary = work_dir / "spark"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        java = find_java(work_dir)
-        os.environ |= {
-            "JAVA_HOME": str(java.home),
-            "PYSPARK_PYTHON": _worker_python(config, work_dir),
-            "SPARK_LOCAL_DIRS": str(temporary),
-        }
         if config.is_on_this_machine:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        if jvm_options is None:
-            jvm_options = _archive_options() if ARCHIVE_PATH.is_file() else ()
-        settings = session_settings(name, config, work_dir, jvm_options)
-        descriptors = () if lock is None else (lock,)
-        output_path = work_dir / "spark.out"
-        try:
-            with output_path.open("wb") as output, _safe_path():
-                gateway = launch_gateway(
-                    _conf(at_launch(settings)),
-                    {"stdout": output, "stderr": output, "pass_fds": descriptors},
-                )
-            gateway.python_parameters.ssl_context = OnlyFrom(gateway.proc.pid)
-            spark = SparkSession(SparkContext(conf=_conf(settings), gateway=gateway))
-        except (PySparkException, Py4JError) as error:
-            raise UnavailableError(
-                f"Spark does not start with Java {java.major} from {java.origin}"
-                f" ({java.home}): {reason_of(error)}{_last_words(output_path)}",
-                fix="check the keys below `spark`, and that Java"
-                + (f", and remove {ARCHIVE_PATH}" if ARCHIVE_PATH.is_file() else ""),
-            ) from None
+        if is_submitted():
+            gateway, spark = _in_submitted_jvm(name, config, work_dir)
+        else:
+            gateway, spark = _in_own_jvm(name, config, work_dir, lock, jvm_options)
         raise_only()
         start_no_programs(spark)
         readers.register(spark)
@@ -412,8 +399,9 @@ class Session:
                 " have fewer bytes in work at a time",
             ) from None
         if code is not None:
+            told = "" if code == UNKNOWN_CODE else f" with code {code}"
             raise SparkEndedError(
-                f"Spark's JVM ended with code {code}",
+                f"Spark's JVM ended{told}",
                 fix="start it again; if it ran out of memory, raise spark.driver_memory: a batch"
                 " that was begun stays as it is, only later ones follow trigger.max_bytes",
             ) from None
@@ -425,14 +413,84 @@ class Session:
             self.spark.stop()
         with suppress(Py4JError, OSError):
             self._gateway.shutdown()
-        process.stdin.close()
-        try:
-            process.wait(self._exit_timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if not isinstance(process, SubmittedJvm):  # which ends when this process has
+            process.stdin.close()
+            try:
+                process.wait(self._exit_timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
         SparkContext._active_spark_context = None  # noqa: SLF001 - stays where the JVM was dead
+
+
+def _in_own_jvm(
+    name: str,
+    config: Spark,
+    work_dir: Path,
+    lock: int | None,
+    jvm_options: Sequence[str] | None,
+) -> tuple[Any, SparkSession]:
+    java = find_java(work_dir)
+    os.environ |= {
+        "JAVA_HOME": str(java.home),
+        "PYSPARK_PYTHON": _worker_python(config, work_dir),
+        "SPARK_LOCAL_DIRS": str(work_dir / "spark"),
+    }
+    if jvm_options is None:
+        jvm_options = _archive_options() if ARCHIVE_PATH.is_file() else ()
+    settings = session_settings(name, config, work_dir, jvm_options)
+    descriptors = () if lock is None else (lock,)
+    output_path = work_dir / "spark.out"
+    try:
+        with output_path.open("wb") as output, _jvm_environment(config):
+            gateway = launch_gateway(
+                _conf(at_launch(settings)),
+                {"stdout": output, "stderr": output, "pass_fds": descriptors},
+            )
+        gateway.python_parameters.ssl_context = OnlyFrom(gateway.proc.pid)
+        return gateway, SparkSession(SparkContext(conf=_conf(settings), gateway=gateway))
+    except (PySparkException, Py4JError) as error:
+        raise UnavailableError(
+            f"Spark does not start with Java {java.major} from {java.origin}"
+            f" ({java.home}): {reason_of(error)}{_last_words(output_path)}",
+            fix="check the keys below `spark`, and that Java"
+            + (f", and remove {ARCHIVE_PATH}" if ARCHIVE_PATH.is_file() else ""),
+        ) from None
+
+
+def _in_submitted_jvm(name: str, config: Spark, work_dir: Path) -> tuple[Any, SparkSession]:
+    gateway = submitted_gateway()
+    gateway.proc = SubmittedJvm(gateway)
+    gateway.python_parameters.ssl_context = OnlyFrom(gateway.proc.pid)
+    os.environ["PYSPARK_PYTHON"] = _worker_python(config, work_dir)
+    settings = for_running_jvm(session_settings(name, config, work_dir), config)
+    try:
+        return gateway, SparkSession(SparkContext(conf=_conf(settings), gateway=gateway))
+    except (PySparkException, Py4JError) as error:
+        raise UnavailableError(
+            f"Spark does not start in the JVM of spark-submit: {reason_of(error)}",
+            fix="check the arguments of spark-submit, and the keys below `spark`",
+        ) from None
+
+
+@contextmanager
+def _jvm_environment(config: Spark) -> Iterator[None]:
+    """Within the block, the environment is what a JVM and its Python processes start with."""
+    if config.package is None:
+        with _safe_path():
+            yield
+        return
+    before = os.environ.get("PATH")
+    os.environ["PATH"] = search_path()
+    try:
+        with _safe_path():
+            yield
+    finally:
+        if before is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = before
 
 
 @contextmanager
@@ -497,6 +555,8 @@ def _secrets(config: Spark) -> dict[str, str]:
 
 def _worker_python(config: Spark, work_dir: Path) -> str:
     """Return the workers' Python: the job's, else this one, by its path on other machines."""
+    if config.package is not None:
+        return package_settings(config.package, config.conf)["spark.pyspark.python"]
     if chosen := config.conf.get("spark.pyspark.python"):
         return chosen
     return worker_python(work_dir) if config.is_on_this_machine else sys.executable
@@ -508,7 +568,7 @@ def session_settings(
     """Spark's settings for a job.
 
     Raises:
-        ConfigError: The file of the cluster's secret cannot be used.
+        ConfigError: The file of the cluster's secret, or the package, cannot be used.
     """
     log4j = work_dir / "log4j2.properties"
     log4j.write_text(_LOG4J.format(log=work_dir / "spark.log"))
@@ -539,6 +599,7 @@ def session_settings(
         **(unix_sockets(temporary) if config.is_local else {}),
         **(_LOOPBACK if config.is_on_this_machine else {}),
         **config.conf,
+        **({} if config.package is None else package_settings(config.package, config.conf)),
     }
 
 
