@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.router.read.source import LogDataSource
-    from penstock.router.spark.readers import all_kinds, audits, events, logs, metrics, raw, spans
+    from penstock.router.spark.readers import (
+        all_kinds,
+        audits,
+        events,
+        logs,
+        metrics,
+        raw,
+        register,
+        spans,
+    )
 
-__all__ = ["LogDataSource", "all_kinds", "audits", "events", "logs", "metrics", "raw", "spans"]
+__all__ = [
+    "LogDataSource", "all_kinds", "audits", "events", "logs", "metrics", "raw", "register", "spans",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,9 @@ Each function takes the options of `penstock.router.read.options`. Records of ot
 out; what is no record, or whose kind cannot be told, is there with `malformed` true and the reason
 in `malformed_reason`. `all_kinds` has every
 record, with the columns of all kinds together.
+
+With Spark Connect a client sees no plan of a query: all columns are made then, and Spark applies
+every condition itself. Pass the options `columns` and `filter` where that costs too much.
 """
 
 import json
@@ -30,6 +33,7 @@ from penstock.router.columns.pushdown import CHEAPEST, Need, need_of
 from penstock.router.columns.schema import ViewName
 from penstock.router.read.options import parse_options
 from penstock.router.read.source import LogDataSource
+from penstock.router.spark.frame_sink import FrameSink
 
 Steps = Callable[[DataFrame], DataFrame]
 
@@ -165,6 +169,8 @@ class _Source:
         self._whole = chosen.view.struct(chosen.columns)
 
     def need(self, steps: Steps) -> Need:
+        if not isinstance(self._spark, SparkSession):  # Spark Connect, which shows no plan
+            return Need(tuple(column.name for column in self._view.columns), None)
         of_stream = {name: self._options[name] for name in ("logd", "view")}
         reader = self._spark.readStream.format("logd").schema(self._whole)
         return need_of(steps(reader.options(**of_stream, subscribe="-").load()), self._view)
@@ -191,9 +197,10 @@ class _Source:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source known to a session, once."""
+    """Make `format("logd")` and, for writing, `format("penstock")` known to a session, once."""
     if spark not in _REGISTERED:
         spark.dataSource.register(LogDataSource)
+        spark.dataSource.register(FrameSink)
         _REGISTERED.add(spark)
 
 
