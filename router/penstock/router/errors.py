@@ -42,6 +42,10 @@ class RecordTooLargeError(RouterError):
     """A record, or a batch that was begun, is larger than what Spark's heap has room for."""
 
 
+class RepeatedRowError(RouterError):
+    """Spark has made several rows of one record, which would be delivered as often."""
+
+
 class LogRefusedError(RouterError):
     """logd refuses to give records, for another reason than that they are gone."""
 

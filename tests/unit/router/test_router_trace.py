@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,6 +255,17 @@ def test_the_step_that_left_a_record_out_is_named(tmp_path: Path) -> None:
         Fate.SAMPLED: "routes.0.transforms.1.sample",
         Fate.DEDUPLICATED: "routes.0.transforms.2.dedupe",
     }
+
+
+def test_a_record_that_the_where_of_a_step_sql_stops_is_not_routed(tmp_path: Path) -> None:
+    statement = "SELECT 'a' AS owner FROM records WHERE severity_number > 9"
+    routes = [{"name": "all", "sinks": ["lake"], "transforms": [{"sql": statement}]}]
+    home = Home(tmp_path, routes=routes)
+    home.deliver(0, 0, 10)
+    stopped = home.verdict(log_of(TEN), 1, replace(ALL, left_out=frozenset({"lake"})))
+    assert (stopped.fate, stopped.step) == (Fate.NOT_ROUTED, "routes.0.transforms.0.sql")
+    passed = home.verdict(log_of(TEN), 1, replace(ALL, fields={"lake": '{"owner":"a"}'}))
+    assert (passed.fate, passed.batch) == (Fate.DELIVERED, 0)
 
 
 def test_what_dedupe_has_not_noted_is_unknown_and_never_decided_again(tmp_path: Path) -> None:

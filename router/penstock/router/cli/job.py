@@ -92,7 +92,9 @@ def check_expressions(config: JobConfig, tell: Report = silent) -> None:
     for name in config.sinks:
         for index, steps in config.transforms_to(name).items():
             Chain(steps, Path(), key_path=f"{config.route_key(index)}.transforms")
-    if all(route.where is None for route in config.routes):
+    statements = [steps for name in config.sinks for steps in config.transforms_to(name).values()]
+    has_sql = any(step.sql is not None for steps in statements for step in steps)
+    if all(route.where is None for route in config.routes) and not has_sql:
         return
     from penstock.router.job.routes import check_routes
     from penstock.router.spark.session import Session

@@ -32,6 +32,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.errors import RepeatedRowError
+
 PASSTHROUGH: Final = "_passthrough"
 """The column; a value holds the rows from there to the next one."""
 
@@ -139,30 +141,50 @@ class Unpacking:
         verdict: Name of the column with the verdict on each row.
         passed_through: Schema of the columns that went past Spark.
         columns: Names of the columns to return.
+        beside: Names of other columns that Spark has made for each row.
+        once: Name of a column in which no two rows that follow one another are alike; none: that
+            is not looked at.
     """
 
     verdict: str
     passed_through: pa.Schema
     columns: Sequence[str]
+    beside: tuple[str, ...] = ()
+    once: str | None = None
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """The rows that are wanted, of what Spark has made."""
-        return unpack(table, self.verdict, self.passed_through).select(self.columns)
+        """The rows that are wanted, of what Spark has made.
+
+        Raises:
+            RepeatedRowError: Spark has made several rows of one.
+        """
+        if self.once is not None:
+            values = table.column(self.once)
+            same = pc.equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
+            if pc.any(same, min_count=0).as_py():
+                raise RepeatedRowError(
+                    "a LEFT JOIN finds several rows of its table for one record: let the table have"
+                    " one row for each key"
+                )
+        rows = unpack(table, self.verdict, self.passed_through, self.beside)
+        return rows.select(self.columns)
 
 
-def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
+def unpack(rows: pa.Table, verdict: str, schema: pa.Schema, beside: Sequence[str] = ()) -> pa.Table:
     """The rows that were carried and are wanted, with what was said of each.
 
     Args:
-        rows: Rows with the columns `PASSTHROUGH` and `verdict`, in the order of the source.
+        rows: Rows with the columns `PASSTHROUGH`, `verdict` and `beside`, in the order of the
+            source.
         verdict: NULL for what is not wanted.
         schema: Schema of the columns that went past Spark.
+        beside: Names of other columns that Spark has made for each row.
     """
     values = rows.column(PASSTHROUGH)  # not combined: all of them may be more than an array holds
-    said = rows.column(verdict).combine_chunks()
+    said = rows.select([verdict, *beside]).combine_chunks()
     starts = pc.indices_nonzero(pc.is_valid(values)).to_pylist()
     assert starts[:1] == [0][: rows.num_rows], "a batch begins with what it carries"
-    parts = [schema.empty_table().append_column(rows.schema.field(verdict), said.slice(0, 0))]
+    parts = [_beside(schema.empty_table(), said.slice(0, 0))]
     before = list[pa.Buffer]()
     for start, end in pairwise([*starts, rows.num_rows]):
         value, mine = values[start].as_buffer(), said.slice(start, end - start)
@@ -172,14 +194,21 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema) -> pa.Table:
             continue
         if mark == _LAST_PART_MARK:
             value, before = pa.py_buffer(b"".join([*before, value[_MARK_BYTES:]])), []
-        if mine.null_count == len(mine) or mark == _LOST_MARK:
+        unwanted = mine.column(0).null_count
+        if unwanted == mine.num_rows or mark == _LOST_MARK:
             continue
         part = _read(value, schema)
-        if len(mine) == 1:
-            mine = pa.repeat(mine[0], part.num_rows)
-        part = part.append_column(rows.schema.field(verdict), mine)
-        parts.append(part.filter(pc.is_valid(mine)) if mine.null_count else part)
+        if mine.num_rows == 1:
+            mine = mine.take(pa.repeat(pa.scalar(0, pa.int64()), part.num_rows))
+        part = _beside(part, mine)
+        parts.append(part.filter(pc.is_valid(mine.column(0))) if unwanted else part)
     return pa.concat_tables(parts)
+
+
+def _beside(rows: pa.Table, others: pa.Table) -> pa.Table:
+    for field, column in zip(others.schema, others.columns, strict=True):
+        rows = rows.append_column(field, column)
+    return rows
 
 
 def _read(value: pa.Buffer, schema: pa.Schema) -> pa.Table:

@@ -119,7 +119,8 @@ def need_of(frame: DataFrame, view: View) -> Need:
     if without_clock is None:  # what is folded cannot be told from what is not
         return Need(tuple(column.name for column in view.columns), None)
     plan = session.optimizer().execute(without_clock)
-    nodes = list(_nodes(plan))
+    # What it is joined with is no stream.
+    nodes = [node for node in _nodes(plan) if node.isStreaming()]
     leaves = [node for node in nodes if node.children().isEmpty()]
     if len(leaves) != 1:  # it reads this stream more than once
         return Need(tuple(column.name for column in view.columns), None)
@@ -177,16 +178,28 @@ class _Clocks:
             return None
         if not self._may_look(plan):
             return plan
-        (child,) = [*_each(plan.children())] if plan.children().size() == 1 else [None]
-        child = None if child is None else self.hidden(child)
-        if child is None or plan.nodeName() not in ("Filter", "Project"):
+        child = self._hidden_child(plan)
+        if child is None:
             return None
+        if plan.nodeName() in ("SubqueryAlias", "Join"):
+            return plan.withNewChildren(plan.children().updated(0, child))
         if plan.nodeName() == "Filter":
             return plan.copy(self._replaced(plan.condition()), child)
         columns = plan.projectList()
         for index, column in enumerate([*_each(columns)]):
             columns = columns.updated(index, self._replaced(column))
         return plan.copy(columns, child)
+
+    def _hidden_child(self, plan: Any) -> Any | None:
+        """The child of a node that leaves records as they are; of a join, its left side."""
+        kind, children = plan.nodeName(), plan.children()
+        if kind not in ("Filter", "Project", "SubqueryAlias", "Join"):
+            return None
+        if kind == "Join" and (
+            plan.condition().isEmpty() or self._may_look(plan.condition().get())
+        ):
+            return None
+        return self.hidden(children.apply(0))
 
     def _may_look(self, tree: Any) -> bool:
         patterns = (self._clock, self._cast, self._replaceable)

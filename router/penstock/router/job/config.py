@@ -143,6 +143,13 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 """Name of a job, route or sink; it becomes part of file names."""
 
 
+Identifier = Annotated[str, Field(pattern=r"^[a-zA-Z_]\w{0,62}$")]
+"""Name of a table or function in SQL."""
+
+Function = Annotated[str, Field(pattern=r"^[a-zA-Z_][\w.]*:[a-zA-Z_]\w*$")]
+"""A function in a module, as MODULE:FUNCTION."""
+
+
 class Trigger(Settings):
     """Interval and size of the batches of a sink's query."""
 
@@ -244,6 +251,31 @@ class Unmatched(Settings):
     sinks: list[Name] = Field(default_factory=list)
 
 
+class Table(Settings):
+    """A table that steps `sql` may join; it is read when the job starts.
+
+    Attributes:
+        path: A file, or a directory of files.
+        format: Format of the path, as Spark names it.
+        table: Name in a catalog of Spark's, in place of a path.
+        columns: Names and types of the columns, as in `service STRING, owner STRING`; none: as
+            the format has them.
+        options: Spark's options of the format.
+    """
+
+    path: str | None = None
+    format: Annotated[str, Field(pattern=r"^[\w.]+$")] = "parquet"
+    table: Annotated[str, Field(min_length=1)] | None = None
+    columns: Annotated[str, Field(min_length=1)] | None = None
+    options: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if (self.path is None) == (self.table is None):
+            raise ValueError("name a path, or a table of a catalog")
+        return self
+
+
 class DeadLetterStream(Settings):
     """A stream that gets each dead letter as well; some stream of logd must store `subject`."""
 
@@ -315,6 +347,8 @@ class JobConfig(Settings):
     actions_token_file: Path | None = None
     trigger: Trigger = Trigger()
     source: Source = Source()
+    tables: dict[Identifier, Table] = Field(default_factory=dict)
+    udfs: dict[Identifier, Function] = Field(default_factory=dict)
     routing: Literal["fan_out", "first_match"] = "fan_out"
     on_malformed: Literal["dead_letters", "route"] = "dead_letters"
     routes: Annotated[list[Route], Field(min_length=1)]
@@ -392,6 +426,8 @@ class JobConfig(Settings):
             "unmatched": self.unmatched.model_dump(mode="json"),
             "routing": self.routing,
             "on_malformed": self.on_malformed,
+            "tables": {name: it.model_dump(mode="json") for name, it in self.tables.items()},
+            "udfs": self.udfs,
             "subject": self.source.subject,
         }
 

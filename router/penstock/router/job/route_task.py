@@ -20,6 +20,7 @@ from penstock.router.sinks.http.encode import time_problem
 from penstock.router.sinks.sink import Originals, Writer, WriteResult
 from penstock.router.transforms import Chain
 from penstock.router.transforms.chain import Transformed, in_log_order
+from penstock.router.transforms.sql import SQL_COLUMN
 
 ROUTE_COLUMN = "_route"
 """The number of the route that leads a row to its sink; `unmatched` comes after the last."""
@@ -139,6 +140,8 @@ class RouteSteps:
             refused.append(done.refused)
             left_out.update(done.left_out)
         rows = in_log_order(pa.concat_tables(parts))
+        if SQL_COLUMN in rows.column_names:
+            rows = rows.drop_columns([SQL_COLUMN])
         kept = rows if self._gets_every else rows.select(self._columns)
         return Transformed(kept, pa.concat_tables(refused), dict(left_out))
 

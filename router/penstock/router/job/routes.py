@@ -26,6 +26,13 @@ from penstock.router.job.config import JobConfig, Route
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.spark.readers import Steps, read_passthrough
+from penstock.router.spark.sql_steps import (
+    check_statement,
+    prepare_session,
+    statements_to,
+    with_statements,
+)
+from penstock.router.transforms.sql import SQL_COLUMN, parse_select
 
 
 def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
@@ -36,13 +43,20 @@ def steps_to(sink: str, job: JobConfig, columns: list[str]) -> Steps:
 def classify_for(sink: str, job: JobConfig) -> Steps:
     """Return the steps from rows of the view `records` to the number of the route to a sink.
 
-    The column is `ROUTE_COLUMN`, NULL where no route takes the row; `PASSTHROUGH` is kept.
+    The column is `ROUTE_COLUMN`, NULL where no route takes the row; `PASSTHROUGH` is kept. Where a
+    route has a SELECT, `SQL_COLUMN` is there as well, and `offset` where that joins.
     """
+    statements = statements_to(sink, job)
+    joins = any(it.lookups for it in statements.values())
 
     def classify_answer(rows: DataFrame) -> DataFrame:
         kept = [PASSTHROUGH] if PASSTHROUGH in rows.columns else []
-        number = route_number(job, sink).alias(ROUTE_COLUMN)
-        return routable(job, rows).select(*kept, number)
+        number = route_number(job, sink)
+        rows = routable(job, rows)
+        if not statements:
+            return rows.select(*kept, number.alias(ROUTE_COLUMN))
+        rows = with_statements(rows.withColumn(ROUTE_COLUMN, number), job, statements)
+        return rows.select(*kept, *(["offset"] if joins else []), ROUTE_COLUMN, SQL_COLUMN)
 
     return classify_answer
 
@@ -61,7 +75,8 @@ def route_number(job: JobConfig, sink: str) -> Column:
 def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
     """The rows that some route, or the lack of one, leads to a sink; each once.
 
-    They have `ROUTE_COLUMN` as well where a route to that sink has transforms.
+    They have `ROUTE_COLUMN` as well where a route to that sink has transforms, and `SQL_COLUMN`
+    where one has a SELECT.
     """
     leading = job.routes_to(sink)
     takes = [_takes(job, index) for index in leading]
@@ -71,7 +86,10 @@ def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
     number = F.lit(leading[-1])
     for index, condition in zip(reversed(leading[:-1]), reversed(takes[:-1]), strict=True):
         number = F.when(condition, index).otherwise(number)
-    return rows.withColumn(ROUTE_COLUMN, number)
+    rows = rows.withColumn(ROUTE_COLUMN, number)
+    if not (statements := statements_to(sink, job)):
+        return rows
+    return with_statements(rows, job, statements).where(F.col(ROUTE_COLUMN).isNotNull())
 
 
 def routable(job: JobConfig, rows: DataFrame) -> DataFrame:
@@ -122,15 +140,22 @@ def kinds_of(where: str | None) -> frozenset[str]:
 
 
 def check_routes(job: JobConfig, spark: SparkSession) -> None:
-    """Analyse each `where` against the columns there are.
+    """Analyse each `where` and each step `sql` against what there is, tables and functions too.
 
     Raises:
-        ConfigError: One is not a valid condition; names the route.
+        ConfigError: One is not valid; names the route.
     """
+    prepare_session(job, spark)
     rows = spark.createDataFrame([], view("records").struct())
     for index, route in enumerate(job.routes):
         if route.where is not None:
             check_condition(route.where, rows, f"routes.{index}.where: route {route.name!r}")
+    chains = [*(route.transforms for route in job.routes), job.unmatched.transforms]
+    for index, steps in enumerate(chains):
+        if steps and steps[0].sql is not None:
+            check_statement(
+                parse_select(steps[0].sql), spark, f"{job.route_key(index)}.transforms.0.sql"
+            )
 
 
 _FIXED_MOMENT: Final = re.compile(
@@ -186,10 +211,18 @@ class Routed:
     """
 
     def __init__(self, job: JobConfig, sink: str, columns: Sequence[str]) -> None:
-        self._passthrough = [name for name in columns if name != ROUTE_COLUMN]
+        beside = {ROUTE_COLUMN, SQL_COLUMN}
+        self._passthrough = [name for name in columns if name not in beside]
+        statements = statements_to(sink, job).values()
         known = {column.name: column for column in view("records").columns}
         schema = arrow_schema(known[name] for name in self._passthrough)
-        self.unpacking = Unpacking(ROUTE_COLUMN, schema, tuple(columns))
+        self.unpacking = Unpacking(
+            ROUTE_COLUMN,
+            schema,
+            tuple(columns),
+            beside=(SQL_COLUMN,) if statements else (),
+            once="offset" if any(it.lookups for it in statements) else None,
+        )
         self._steps = steps_to(sink, job, list(columns))
         self._classify = classify_for(sink, job)
 

@@ -229,6 +229,8 @@ _SETTINGS: Final = {
         "org.apache.spark.sql.execution.streaming.checkpointing"
         ".FileSystemBasedCheckpointFileManager"
     ),
+    # With Arrow, functions of `udfs` would need pandas, and some would give another result with it.
+    "spark.sql.execution.pythonUDF.arrow.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stopTimeout": "3000",
     "spark.scheduler.mode": "FAIR",

@@ -6,7 +6,7 @@ conditions there, and no task has to wait for a core that a sink's batch holds.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,8 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from penstock.router.columns.pushdown import columns_in
 from penstock.router.columns.schema import view
 from penstock.router.job.config import JobConfig
+from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import check_condition, routable, route_number
 from penstock.router.read.offsets import StreamPartition
+from penstock.router.spark.sql_steps import statements_to, with_statements
+from penstock.router.transforms.sql import SQL_COLUMN, Select
 
 _POSITION: Final = ("stream", "partition", "offset")
 _CLOCK: Final = re.compile(
@@ -36,10 +39,15 @@ class Routing:
     Attributes:
         routes: Number of the route to each sink, of those to which one leads.
         results: Each route's condition: true, false, or None where it is NULL.
+        fields: What a step `sql` of the route to a sink sets, as JSON; None: nothing. Sinks without
+            such a step are not there, and those to which its WHERE lets the record not pass.
+        left_out: Sinks that the record does not reach for the WHERE of such a step.
     """
 
     routes: Mapping[str, int]
     results: Sequence[bool | None]
+    fields: Mapping[str, str | None] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
 
 
 def routing_of(job: JobConfig, spark: SparkSession, rows: pa.Table) -> dict[Position, Routing]:
@@ -62,7 +70,34 @@ def routing_of(job: JobConfig, spark: SparkSession, rows: pa.Table) -> dict[Posi
         }
         results = [row[f"r{at}"] for at in range(len(conditions))]
         found[_position(row)] = Routing(routes, results)
+    for name in sinks:
+        if statements := statements_to(name, job):
+            _add_statements(found, _set_by(job, name, statements, _frame(spark, rows)), name)
     return found
+
+
+def _set_by(
+    job: JobConfig, sink: str, statements: Mapping[int, Select], rows: DataFrame
+) -> dict[Position, str | None]:
+    """What SELECTs on the way to a sink set, of the records that they let pass."""
+    numbered = routable(job, rows).withColumn(ROUTE_COLUMN, route_number(job, sink))
+    said = with_statements(numbered, job, statements).select(*_POSITION, ROUTE_COLUMN, SQL_COLUMN)
+    return {
+        _position(row): row[SQL_COLUMN] for row in said.collect() if row[ROUTE_COLUMN] is not None
+    }
+
+
+def _add_statements(
+    found: dict[Position, Routing], passed: Mapping[Position, str | None], sink: str
+) -> None:
+    for position, routing in found.items():
+        if sink not in routing.routes:
+            continue
+        if position in passed:
+            fields = {**routing.fields, sink: passed[position]}
+            found[position] = replace(routing, fields=fields)
+        else:
+            found[position] = replace(routing, left_out=routing.left_out | {sink})
 
 
 def matching(spark: SparkSession, where: str, rows: pa.Table) -> set[Position]:

@@ -30,6 +30,7 @@ from penstock.router.trace.conditions import Routing, looks_at_clock
 from penstock.router.trace.records import ReadRecords
 from penstock.router.trace.verdict import Fate, Verdict, Wanted
 from penstock.router.transforms import Again
+from penstock.router.transforms.sql import SQL_COLUMN
 from penstock.service import ConfigError, ServiceError
 
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -133,7 +134,13 @@ class SinkTrace:
         case = replace(case, base=replace(base, route=self._job.route_name(number)))
         if row.column("malformed")[0].as_py() and self._job.sends_malformed_to_dlq:
             return self._malformed(case, row)
-        return self._by_transforms(case, row, number)
+        if self._name in routing.left_out:
+            key = f"{self._job.route_key(number)}.transforms.0.sql"
+            return case.say(
+                Fate.NOT_ROUTED, "the WHERE of its route's step sql is not true", step=key
+            )
+        fields = pa.array([routing.fields.get(self._name)], pa.string())
+        return self._by_transforms(case, row.append_column(SQL_COLUMN, fields), number)
 
     def _malformed(self, case: _Case, row: pa.Table) -> Verdict:
         if case.is_waiting:
@@ -237,9 +244,13 @@ class SinkTrace:
                 f"batch {delivery.batch} was delivered by other routes than the job has now, and"
                 " what those did to the record is not known",
             )
-        clocks = [it.name for it in self._job.routes if looks_at_clock(it.where)]
+        clocks = [
+            it.name
+            for it in self._job.routes
+            if looks_at_clock(it.where) or any(looks_at_clock(step.sql) for step in it.transforms)
+        ]
         if clocks:
-            why = f"the condition of route {clocks[0]} depends on when its batch was routed"
+            why = f"route {clocks[0]} depends on when its batch was routed"
             return case.say(Fate.UNKNOWN, why)
         return None
 

@@ -16,9 +16,14 @@ from penstock.router.transforms.dedupe import Again, Seen, StreamId, nameless
 from penstock.router.transforms.fields import ENVELOPE, Field, parse_field
 from penstock.router.transforms.mappings import PRESETS
 from penstock.router.transforms.settings import Transform
+from penstock.router.transforms.sql import SQL_COLUMN, with_fields
 
 _ROW_ONLY: Final = frozenset({"sample", "dedupe"})
 """Steps that leave rows out; all others change what a record says."""
+
+_SQL_COLUMNS: Final = frozenset(
+    {"stream", "partition", "offset", "subject", "timestamp_ns", "value", SQL_COLUMN}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,8 @@ class Chain:
     def columns(self) -> set[str]:
         """The columns that the steps need beside the sink's own.
 
-        The text in `value` is not among them: where a sink does not want it, nothing is done to it.
+        The text in `value` is not among them but for `sql`, whose typed columns are made of it:
+        where a sink does not want it, nothing is done to it.
         """
         needed: set[str] = set()
         for step in self._steps:
@@ -91,6 +97,8 @@ class Chain:
                 needed |= sampling.sample_columns(step.sample)
             elif step.dedupe is not None:
                 needed |= DEDUPE_COLUMNS
+            elif step.sql is not None:
+                needed |= _SQL_COLUMNS
             else:
                 needed |= {"stream", "partition", "offset", "subject"}
         return needed
@@ -132,6 +140,9 @@ class Chain:
             work.keep(self._seen.fresh(work.table, batch), "dedupe")
         elif step.map is not None:
             work.map(step.map)
+        elif step.sql is not None:
+            work.table = with_fields(work.table, work.records)
+            work.changed = True
         else:
             work.table = self._changed(work, index, step)
             work.changed = True

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.transforms.fields import ENVELOPE, MAPS, parse_field
+from penstock.router.transforms.sql import parse_select
 
 KEY_BYTES_MIN: Final = 16
 """Minimum bytes of a key for hashes; a shorter one can be guessed."""
@@ -54,12 +55,18 @@ def _re2(pattern: str) -> str:
     return pattern
 
 
+def _statement(text: str) -> str:
+    parse_select(text)
+    return text
+
+
 Known = Annotated[str, AfterValidator(_known)]
 Removable = Annotated[str, AfterValidator(_removable)]
 Textual = Annotated[str, AfterValidator(_textual)]
 Single = Annotated[str, AfterValidator(_textual), AfterValidator(_single)]
 Attribute = Annotated[str, AfterValidator(_member_of_attributes)]
 Pattern = Annotated[str, Field(min_length=1), AfterValidator(_re2)]
+Statement = Annotated[str, Field(min_length=1), AfterValidator(_statement)]
 
 
 class Mask(Settings):
@@ -130,6 +137,7 @@ class Dedupe(Settings):
 class Transform(Settings):
     """One step: exactly one of the keys."""
 
+    sql: Statement | None = None
     select: Annotated[list[Known], Field(min_length=1)] | None = None
     drop: Annotated[list[Removable], Field(min_length=1)] | None = None
     rename: Annotated[dict[Attribute, Attribute], Field(min_length=1)] | None = None
@@ -163,7 +171,9 @@ class Transform(Settings):
 
 
 def check_order(steps: list[Transform]) -> list[Transform]:
-    """A mapping makes another kind of document, so nothing can follow it."""
+    """`sql` comes first, for Spark does it; nothing follows a mapping, which makes documents."""
+    if any(step.sql is not None for step in steps[1:]):
+        raise ValueError("sql must be the first step, and the only one of its kind")
     for step in steps[:-1]:
         if step.map is not None:
             raise ValueError("map must be the last step: what it makes is no record any more")
