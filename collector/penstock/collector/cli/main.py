@@ -14,6 +14,7 @@ from penstock.collector.agent.worker_plan import WORKERS_MAX, Share, config_of, 
 from penstock.collector.cli.admin import reload, tap, top
 from penstock.collector.cli.config import COMMANDS, check_use
 from penstock.collector.cli.drops import drops
+from penstock.collector.cli.import_config import import_config
 from penstock.collector.cli.quarantine import quarantine
 from penstock.collector.cli.spool import spool
 from penstock.collector.config import (
@@ -199,7 +200,7 @@ def transforms() -> None:
         click.echo(line)
 
 
-for _command in (*COMMANDS, spool, quarantine, drops, reload, tap, top):
+for _command in (*COMMANDS, import_config, spool, quarantine, drops, reload, tap, top):
     cli.add_command(_command)
 
 

@@ -1,0 +1,1 @@
+"""Configurations of other agents, rewritten as the collector's."""
