@@ -162,7 +162,7 @@ SOURCES: Final = Registry(
         "journald": "penstock.collector.sources.journald:JournaldSource",
         "loki": "penstock.collector.sources.senders.loki:LokiSource",
         "otlp": "penstock.collector.sources.otlp.source:OtlpSource",
-        "prometheus": "penstock.collector.sources.prometheus:PrometheusSource",
+        "prometheus": "penstock.collector.sources.prometheus.source:PrometheusSource",
         "prometheus_remote_write": (
             "penstock.collector.sources.senders.prometheus_remote_write:PrometheusRemoteWriteSource"
         ),

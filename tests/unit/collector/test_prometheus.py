@@ -26,7 +26,7 @@ from structlog.testing import capture_logs
 from penstock.collector.decode.metrics import metric_line
 from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import UndecodableError
-from penstock.collector.sources.prometheus import PrometheusSettings, PrometheusSource
+from penstock.collector.sources.prometheus.source import PrometheusSettings, PrometheusSource
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.spool_writer import SpoolingIntake, spooling

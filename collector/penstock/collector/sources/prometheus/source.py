@@ -3,6 +3,9 @@
 A scrape's samples become one unit, with ``up`` (1, or 0 when the scrape failed),
 ``scrape_duration_seconds`` and ``scrape_samples_scraped`` as Prometheus itself adds them. What the
 spool has no room for is counted as dropped: the next scrape has newer figures.
+
+Targets are configured, or found in files and behind names of DNS, where they are looked for again
+each `refresh_s`; what a file or name had before stays while it cannot be read.
 """
 
 import asyncio
@@ -11,11 +14,12 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import metric_line
@@ -23,6 +27,16 @@ from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exp
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import SCRAPE_BYTES_MAX
 from penstock.collector.sources.network.http import get
+from penstock.collector.sources.prometheus.discovery import (
+    DiscoveryError,
+    DnsSection,
+    Target,
+    labels_of_url,
+    read_files,
+    resolve,
+    target_of,
+)
+from penstock.collector.sources.prometheus.relabel import Labels, RelabelRule, compile_rules
 from penstock.collector.sources.settings import SourceSettings
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import Payload, SpoolWriter
@@ -57,7 +71,23 @@ class PrometheusSettings(SourceSettings):
 
     type: Literal["prometheus"]
     targets: list[Annotated[str, Field(pattern=r"^https?://[^/\s]+(/\S*)?$")]] = Field(
-        min_length=1, description="URLs"
+        default=[], description="URLs"
+    )
+    files: list[Annotated[str, Field(min_length=1)]] = Field(
+        default=[], max_length=64, description="patterns of files with targets, in JSON or YAML"
+    )
+    dns: list[DnsSection] = Field(default=[], max_length=64)
+    refresh_s: float = Field(
+        default=30.0, ge=0.1, le=86_400, description="between looks at files and names"
+    )
+    max_targets: int = Field(
+        default=1000, ge=1, le=100_000, description="of files and names; more are left out"
+    )
+    relabel: list[RelabelRule] = Field(
+        default=[], max_length=256, description="rules for the labels of targets"
+    )
+    metric_relabel: list[RelabelRule] = Field(
+        default=[], max_length=256, description="rules for the labels of samples"
     )
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     timeout_s: float = Field(default=10.0, gt=0, le=3600)
@@ -75,6 +105,13 @@ class PrometheusSettings(SourceSettings):
                 msg = "must be URLs of a host, perhaps a port, in ASCII: http://127.0.0.1:9100/metrics"
                 raise ValueError(msg)
         return value
+
+    @model_validator(mode="after")
+    def _has_targets(self) -> Self:
+        if not (self.targets or self.files or self.dns):
+            msg = "set `targets`, `files` or `dns`"
+            raise ValueError(msg)
+        return self
 
     @field_validator("bearer_token")
     @classmethod
@@ -120,6 +157,10 @@ class PrometheusSource(Source):
         self._bytes_max, self._large_bytes, self._read = bytes_max, large_bytes, read
         self._context: ssl.SSLContext | None = None
         self._first_ns: dict[str, int] = {}
+        self._relabel = compile_rules(section.relabel)
+        self._metric_relabel = compile_rules(section.metric_relabel)
+        self._discovered: dict[str, list[Labels]] = {}
+        self._following: dict[Target, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._parsing = ThreadPoolExecutor(1, thread_name_prefix=self.name)
         self._parsing_large = ThreadPoolExecutor(1, thread_name_prefix=f"{self.name}-large")
@@ -135,8 +176,7 @@ class PrometheusSource(Source):
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for target in self._section.targets:
-                    tasks.create_task(self._follow(target))
+                await self._look(tasks)
         finally:
             for threads in (self._parsing, self._parsing_large):
                 threads.shutdown(wait=False, cancel_futures=True)
@@ -145,39 +185,109 @@ class PrometheusSource(Source):
     async def stop(self) -> None:
         self._stopping.set()
 
-    async def _follow(self, target: str) -> None:
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        """Follow the targets that there are, and look again where they may change."""
+        section = self._section
+        fixed = [self._configured(url) for url in section.targets]
+        while True:
+            await self._discover()
+            found = [target_of(one, self._relabel) for part in self._discovered.values()
+                     for one in part]  # fmt: skip
+            wanted = dict.fromkeys(one for one in found if one is not None and _is_url(one.url))
+            self._spool_writer.note("targets_left_out", max(0, len(wanted) - section.max_targets))
+            chosen = [one for one in fixed if one is not None]
+            self._change(tasks, dict.fromkeys([*chosen, *[*wanted][: section.max_targets]]))
+            if not (section.files or section.dns) or await self._stops_within(section.refresh_s):
+                return
+
+    def _configured(self, url: str) -> Target | None:
+        """The target of a URL; None: the rules drop it."""
+        if not self._section.relabel:
+            return Target(url)
+        return target_of(labels_of_url(url, {}), self._relabel)
+
+    async def _discover(self) -> None:
+        """Read files and resolve names; what fails keeps the targets of before."""
+        found, wrong = await asyncio.to_thread(read_files, self._section.files)
+        for section in self._section.dns:
+            for name in section.names:
+                key = f"{name} {section.type} {section.port}"
+                try:
+                    found[key] = await resolve(section, name)
+                except DiscoveryError as failure:
+                    wrong[key] = str(failure)
+        kept = {key: part for key, part in self._discovered.items() if key in wrong}
+        self._discovered = kept | found
+        self._spool_writer.note("discoveries_failed", len(wrong))
+        for key, error in wrong.items():
+            self._spool_writer.log.warning("discovery_failed", where=key, error=error)
+
+    def _change(self, tasks: asyncio.TaskGroup, wanted: Mapping[Target, None]) -> None:
+        """Begin to follow targets that are new, and leave those that are gone."""
+        for target in self._following.keys() - wanted.keys():
+            self._following.pop(target).cancel()
+            self._first_ns.pop(target.url, None)
+        for target in wanted:
+            if target not in self._following:
+                self._following[target] = tasks.create_task(self._follow(target))
+
+    async def _stops_within(self, timeout_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+    async def _follow(self, target: Target) -> None:
         while not self._stopping.is_set():
             began_ns = self._spool_writer.clock.monotonic_ns()
             await self._take(target)
             spent_s = (self._spool_writer.clock.monotonic_ns() - began_ns) / 1e9
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, self._section.interval_s - spent_s)):
-                    await self._stopping.wait()
+            await self._stops_within(max(0.0, self._section.interval_s - spent_s))
 
-    async def _take(self, target: str) -> None:
+    async def _take(self, target: Target) -> None:
         clock = self._spool_writer.clock
         now_ns, began_ns = clock.unix_ns(), clock.monotonic_ns()
-        first_ns = self._first_ns.setdefault(target, now_ns)
+        first_ns = self._first_ns.setdefault(target.url, now_ns)
         up, scraped = 1, Scraped()
         try:
-            scraped = await self._scrape(target, now_ns, first_ns)
+            scraped = await self._scrape(target.url, now_ns, first_ns)
         except (OSError, RemoteProtocolError, UndecodableError, TimeoutError) as error:
             up = 0
             self._spool_writer.note("scrapes_failed")
             # Not the target itself: it may have a password or a token in it.
-            self._spool_writer.log.warning("scrape_failed", **_address(target), error=_words(error))
+            self._spool_writer.log.warning(
+                "scrape_failed", **_address(target.url), error=_words(error)
+            )
         self._spool_writer.note("samples_malformed", scraped.malformed)
         self._spool_writer.note("exemplars_dropped", scraped.exemplars_dropped)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
         own = (("up", up), ("scrape_duration_seconds", seconds),
                ("scrape_samples_scraped", scraped.samples))  # fmt: skip
-        points = scraped.points + [
+        points = self._relabelled(scraped.points) + [
             ScrapedPoint(name, "", {}, {"metric_type": "gauge", "value": value})
             for name, value in own
         ]
-        resource = self._resource | _address(target)
-        lines = await asyncio.to_thread(_lines, points, now_ns, resource)
+        own_labels = dict(target.labels)
+        resource = self._resource | _address(target.url)
+        if job := own_labels.pop("job", ""):
+            resource["service.name"] = job
+        if instance := own_labels.pop("instance", ""):
+            resource["service.instance.id"] = instance
+        lines = await asyncio.to_thread(_lines, points, now_ns, resource, own_labels)
         await self._spool_writer.persist_or_drop(Payload("ndjson", b"\n".join(lines), len(lines)))
+
+    def _relabelled(self, points: list[ScrapedPoint]) -> list[ScrapedPoint]:
+        """The points that the rules keep, by the names and labels that these give them."""
+        if not self._section.metric_relabel:
+            return points
+        found: list[ScrapedPoint] = []
+        for point in points:
+            labels = self._metric_relabel({**point.labels, "__name__": point.name})
+            if labels is not None and (name := labels.pop("__name__", "")):
+                kept = {key: value for key, value in labels.items() if not key.startswith("__")}
+                found.append(replace(point, name=name, labels=kept))
+        self._spool_writer.note("samples_dropped_by_rules", len(points) - len(found))
+        return found
 
     async def _scrape(self, target: str, now_ns: int, first_ns: int) -> Scraped:
         """Fetch and read; as in Prometheus, the time limit is on what the target does.
@@ -219,15 +329,28 @@ class PrometheusSource(Source):
         return await asyncio.get_running_loop().run_in_executor(threads, read)
 
 
-def _lines(points: list[ScrapedPoint], now_ns: int, resource: Mapping[str, Any]) -> list[bytes]:
+def _lines(
+    points: list[ScrapedPoint],
+    now_ns: int,
+    resource: Mapping[str, Any],
+    labels: Mapping[str, str],
+) -> list[bytes]:
     return [
         metric_line(
-            point.name, point.unit, point.labels, point.typed,
+            point.name, point.unit, _together(point.labels, labels), point.typed,
             time_ns=now_ns if point.time_ns is None else point.time_ns,
             observed_ns=now_ns, resource=resource,
         )
         for point in points
     ]  # fmt: skip
+
+
+def _together(own: Mapping[str, str], labels: Mapping[str, str]) -> Mapping[str, str]:
+    """A sample's labels and its target's, which it has as `exported_…` where both have one."""
+    if not labels:
+        return own
+    kept = {f"exported_{name}" if name in labels else name: value for name, value in own.items()}
+    return {**kept, **labels}
 
 
 def _basic(target: str) -> str:

@@ -1,0 +1,1 @@
+"""Metrics scraped from Prometheus exporters: discovery of targets, relabelling, scrapes."""
