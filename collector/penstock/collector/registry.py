@@ -196,6 +196,7 @@ TRANSFORMS: Final = Registry(
         "route": "penstock.collector.transforms.route:Route",
         "sample": "penstock.collector.transforms.sample:Sample",
         "tail_sample": "penstock.collector.transforms.grouping.tail_sample:TailSample",
+        "temporality": "penstock.collector.transforms.metrics.temporality:Temporality",
         "throttle": "penstock.collector.transforms.throttle:Throttle",
         "timestamp": "penstock.collector.transforms.timestamp:Timestamp",
         "url": "penstock.collector.transforms.texts.url:Url",

@@ -27,6 +27,7 @@ from penstock.collector.transforms.grouping.explode import ExplodeSettings
 from penstock.collector.transforms.grouping.reduce import ReduceSettings
 from penstock.collector.transforms.grouping.tail_sample import TailSampleSettings
 from penstock.collector.transforms.logs_to_metrics import LogsToMetricsSettings
+from penstock.collector.transforms.metrics.temporality import TemporalitySettings
 from penstock.collector.transforms.route import RouteSettings
 from penstock.collector.transforms.sample import SampleSettings
 from penstock.collector.transforms.texts.field_parser import FieldSettings
@@ -93,7 +94,7 @@ def _varies(config: CollectorConfig, graph: Graph) -> bool:
 def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
     """Return whether copies are numbered by the state of a transform, which is lost at the end."""
     forgets = any(
-        isinstance(one, (DedupeSettings, ReduceSettings, TailSampleSettings))
+        isinstance(one, (DedupeSettings, ReduceSettings, TailSampleSettings, TemporalitySettings))
         or (isinstance(one, ThrottleSettings) and one.when_exceeded == "drop")
         for one in config.transforms.values()
     )

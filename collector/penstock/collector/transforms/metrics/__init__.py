@@ -1,0 +1,1 @@
+"""Transforms of metric points."""
