@@ -33,7 +33,7 @@ GroupError: TypeAlias = Literal["", "FENCED", "REFUSED"]
 join; the message says why."""
 
 
-class MemberBeat(Struct, frozen=True, kw_only=True):
+class MemberBeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A member is there. Sent several times a session.
 
     Attributes:
@@ -56,14 +56,14 @@ class MemberBeat(Struct, frozen=True, kw_only=True):
     held: tuple[GroupPartition, ...]
 
 
-class Assignment(Struct, frozen=True):
+class Assignment(Struct, frozen=True, forbid_unknown_fields=True):
     """A partition that a member is to read; its commits carry the epoch."""
 
     partition: GroupPartition
     epoch: int
 
 
-class MemberAnswer(Struct, frozen=True, kw_only=True):
+class MemberAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The session lasts from the sending of that beat; these partitions and no others are read.
 
     Attributes:

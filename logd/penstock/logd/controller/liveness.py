@@ -67,7 +67,7 @@ class Timing(Struct, frozen=True, kw_only=True):
         return self.lease_ms * NS_PER_MS * (100 + self.drift_percent) // 100
 
 
-class PartitionReport(Struct, frozen=True, kw_only=True):
+class PartitionReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """State of a node's replica.
 
     Attributes:
@@ -91,7 +91,7 @@ class PartitionReport(Struct, frozen=True, kw_only=True):
     forgetful: bool = False
 
 
-class Heartbeat(Struct, frozen=True, kw_only=True):
+class Heartbeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node is there.
 
     Attributes:
@@ -111,7 +111,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     deaf: bool = False
 
 
-class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
+class HeartbeatAnswer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A lease from the time the heartbeat was sent.
 
     Attributes:
@@ -124,7 +124,7 @@ class HeartbeatAnswer(Struct, frozen=True, kw_only=True):
     send_full: bool = False
 
 
-class HeartbeatRefusal(Struct, frozen=True, kw_only=True):
+class HeartbeatRefusal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """No lease."""
 
     boot: str

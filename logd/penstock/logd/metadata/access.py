@@ -16,28 +16,28 @@ from penstock.logd.security.acl import AclRule, check_rule
 from penstock.logd.security.quotas import Quota, check_quota, quota_of
 
 
-class PutAcl(Struct, frozen=True, kw_only=True):
+class PutAcl(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Add rules; those that are there already stay as they are."""
 
     rules: tuple[AclRule, ...]
     based_on: int | None = None
 
 
-class DeleteAcl(Struct, frozen=True, kw_only=True):
+class DeleteAcl(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Remove the rules with these ids, all of them or none."""
 
     rules: tuple[str, ...]
     based_on: int | None = None
 
 
-class PutQuota(Struct, frozen=True, kw_only=True):
+class PutQuota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Set a principal's quota, in place of the one it has."""
 
     quota: Quota
     based_on: int | None = None
 
 
-class DeleteQuota(Struct, frozen=True, kw_only=True):
+class DeleteQuota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Remove a principal's quota."""
 
     principal: str
@@ -60,7 +60,7 @@ class AccessTable(Struct):
         return None if quota is None else quota.streams
 
 
-class AccessRecord(Struct, frozen=True, kw_only=True):
+class AccessRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The table's persistent form."""
 
     version: int = 0

@@ -86,7 +86,7 @@ def read_document(data: bytes, *, where: str) -> dict[str, Any]:
 def read_as(kind: Any, value: Any, *, where: str) -> Any:
     """A value of a type, from parsed JSON.
 
-    msgspec makes it, ten times as fast as Python does. It skips fields that a class has not, so
+    msgspec makes it, ten times as fast as Python does. It skips fields that a dataclass has not, so
     those are looked for first. What is not as it should be is read again in Python, for the words.
 
     Raises:
@@ -105,7 +105,10 @@ def _is_plain(_: Any) -> bool:
 
 @cache
 def _knows_fields(kind: Any) -> Callable[[Any], bool]:
-    """Return a check that the objects in a value have no fields but those of their classes."""
+    """Return a check that the objects in a value have no fields but those of their classes.
+
+    A struct that forbids other fields needs none: msgspec refuses them.
+    """
     origin, arguments = get_origin(kind), get_args(kind)
     if _has_fields(kind):
         return _knows_fields_of(kind)
@@ -130,8 +133,12 @@ def _knows_fields_of(kind: Any) -> Callable[[Any], bool]:
         name: knows for name in names if (knows := _knows_fields(hints[name])) is not _is_plain
     }
 
+    strict = issubclass(kind, msgspec.Struct) and kind.__struct_config__.forbid_unknown_fields
+    if strict and not parts:
+        return _is_plain
+
     def knows_fields(value: Any) -> bool:
-        if not isinstance(value, dict) or not value.keys() <= names:
+        if not isinstance(value, dict) or not (strict or value.keys() <= names):
             return False
         return all(name not in value or knows(value[name]) for name, knows in parts.items())
 

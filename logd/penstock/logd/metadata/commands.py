@@ -27,7 +27,7 @@ from penstock.logd.metadata.streams import StreamConfig
 COMMAND_VERSION: Final = 1
 
 
-class Basis(Struct, frozen=True, kw_only=True):
+class Basis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """State that a proposal about a partition was based on; if it has changed, it is refused."""
 
     stream: str
@@ -37,7 +37,7 @@ class Basis(Struct, frozen=True, kw_only=True):
     version: int
 
 
-class RegisterNode(Struct, frozen=True, kw_only=True):
+class RegisterNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node has started. It gets its place, or tells its new addresses, storage and process.
 
     Whatever it led, it leads no longer: its process is a new one and must get a new epoch, or two
@@ -52,27 +52,27 @@ class RegisterNode(Struct, frozen=True, kw_only=True):
     adopting: bool = False
 
 
-class Drain(Struct, frozen=True, kw_only=True):
+class Drain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Begin to move everything off a node, or, with `undo`, end that."""
 
     node: NodeId
     undo: bool = False
 
 
-class RemoveNode(Struct, frozen=True, kw_only=True):
+class RemoveNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """End a node's membership; it is drained, and what data it may still hold is forgotten."""
 
     node: NodeId
 
 
-class Placement(Struct, frozen=True, kw_only=True):
+class Placement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new partition: its replicas, preferred leader first, and those that live."""
 
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
 
 
-class CreateStream(Struct, frozen=True, kw_only=True):
+class CreateStream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Create a stream, or find it made with the same config and options.
 
     Attributes:
@@ -88,7 +88,7 @@ class CreateStream(Struct, frozen=True, kw_only=True):
     creator: str = ""
 
 
-class AdoptStream(Struct, frozen=True, kw_only=True):
+class AdoptStream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take over a stream of one partition, with its data, from the time before there was a cluster.
 
     Attributes:
@@ -105,7 +105,7 @@ class AdoptStream(Struct, frozen=True, kw_only=True):
     purge_epoch: int = 0
 
 
-class AlterStream(Struct, frozen=True, kw_only=True):
+class AlterStream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Change the options of a stream."""
 
     incarnation: str
@@ -113,7 +113,7 @@ class AlterStream(Struct, frozen=True, kw_only=True):
     options: ReplicationOptions
 
 
-class SetStreamMode(Struct, frozen=True, kw_only=True):
+class SetStreamMode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Pause or resume a stream, make it read-only or writable; None: as it is.
 
     Attributes:
@@ -127,21 +127,21 @@ class SetStreamMode(Struct, frozen=True, kw_only=True):
     held: bool | None = None
 
 
-class WakeStream(Struct, frozen=True, kw_only=True):
+class WakeStream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message has come for a stream that was paused: it is no more, unless it is held."""
 
     stream: str
     incarnation: str
 
 
-class DeleteStream(Struct, frozen=True, kw_only=True):
+class DeleteStream(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Mark a stream as deleted. It is forgotten when every node has said that its data is gone."""
 
     stream: str
     incarnation: str
 
 
-class DataGone(Struct, frozen=True, kw_only=True):
+class DataGone(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node holds no data any more of partitions that were deleted or moved off it."""
 
     node: NodeId
@@ -150,14 +150,14 @@ class DataGone(Struct, frozen=True, kw_only=True):
     partitions: tuple[int, ...]
 
 
-class IsrChange(Struct, frozen=True, kw_only=True):
+class IsrChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The replicas that are in sync from now on."""
 
     basis: Basis
     isr: tuple[NodeId, ...]
 
 
-class ChangeIsr(Struct, frozen=True, kw_only=True):
+class ChangeIsr(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Changes of ISRs; each is applied or refused on its own."""
 
     changes: tuple[IsrChange, ...]
@@ -166,7 +166,7 @@ class ChangeIsr(Struct, frozen=True, kw_only=True):
 Unclean: TypeAlias = Literal["no", "option", "operator"]
 
 
-class Election(Struct, frozen=True, kw_only=True):
+class Election(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change of a partition's leader.
 
     Attributes:
@@ -184,34 +184,34 @@ class Election(Struct, frozen=True, kw_only=True):
     unclean: Unclean = "no"
 
 
-class ElectLeaders(Struct, frozen=True, kw_only=True):
+class ElectLeaders(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Changes of leaders; each is applied or refused on its own."""
 
     elections: tuple[Election, ...]
 
 
-class SetTarget(Struct, frozen=True, kw_only=True):
+class SetTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Begin to move a partition's replicas, or, with None, give up a move."""
 
     basis: Basis
     target: tuple[NodeId, ...] | None
 
 
-class ChangeReplicas(Struct, frozen=True, kw_only=True):
+class ChangeReplicas(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Add one replica, remove one, or change their order."""
 
     basis: Basis
     replicas: tuple[NodeId, ...]
 
 
-class ChangeObservers(Struct, frozen=True, kw_only=True):
+class ChangeObservers(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The nodes that hold a copy and never count."""
 
     basis: Basis
     observers: tuple[NodeId, ...]
 
 
-class PurgePartition(Struct, frozen=True, kw_only=True):
+class PurgePartition(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take what a partition's leader has below an offset from readers; all of it is committed.
 
     Attributes:
@@ -225,7 +225,7 @@ class PurgePartition(Struct, frozen=True, kw_only=True):
     before: int
 
 
-class NewShare(Struct, frozen=True, kw_only=True):
+class NewShare(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Member that is to read a partition, and the one that may be reading it from now on."""
 
     partition: GroupPartition
@@ -233,7 +233,7 @@ class NewShare(Struct, frozen=True, kw_only=True):
     owner: str | None
 
 
-class Release(Struct, frozen=True, kw_only=True):
+class Release(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A member has said that it no longer reads a partition it was granted in an epoch."""
 
     partition: GroupPartition
@@ -241,7 +241,7 @@ class Release(Struct, frozen=True, kw_only=True):
     epoch: int
 
 
-class PutGroup(Struct, frozen=True, kw_only=True):
+class PutGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The members and shares of a group from now on; without members it is forgotten.
 
     Attributes:

@@ -32,7 +32,7 @@ class NodeState(StrEnum):
     """It has none, and is refused if it comes back with the same data."""
 
 
-class Addresses(Struct, frozen=True, kw_only=True):
+class Addresses(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Addresses of a node, each as `host:port`; empty: it has none."""
 
     peer: str
@@ -41,7 +41,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
     grpc: str = ""
 
 
-class Node(Struct, frozen=True, kw_only=True):
+class Node(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A member of the cluster.
 
     Attributes:
@@ -117,14 +117,14 @@ class ReplicationOptions:
         return not (self.paused and self.held)
 
 
-class Joined(Struct, frozen=True, kw_only=True):
+class Joined(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node that was added to a partition's holders, empty, with this version of it."""
 
     node: NodeId
     version: int
 
 
-class PartitionRecord(Struct, frozen=True, kw_only=True):
+class PartitionRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The replicas and the leader of a partition.
 
     Attributes:
@@ -168,7 +168,7 @@ class PartitionRecord(Struct, frozen=True, kw_only=True):
         return {*self.replicas, *self.observers, *self.former}
 
 
-class StreamRecord(Struct, frozen=True, kw_only=True):
+class StreamRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A stream of the cluster; partition n is at place n.
 
     Attributes:
@@ -196,14 +196,14 @@ class StreamRecord(Struct, frozen=True, kw_only=True):
         return count // 2 + 1
 
 
-class PartitionKey(Struct, frozen=True, order=True):
+class PartitionKey(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """Partition of the stream of that name."""
 
     stream: str
     partition: int
 
 
-class GroupPartition(Struct, frozen=True, order=True):
+class GroupPartition(Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A partition as a consumer group knows it: of one incarnation of its stream."""
 
     stream: str
@@ -211,7 +211,7 @@ class GroupPartition(Struct, frozen=True, order=True):
     partition: int
 
 
-class GroupMember(Struct, frozen=True, kw_only=True):
+class GroupMember(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A consumer in a group.
 
     Attributes:
@@ -224,7 +224,7 @@ class GroupMember(Struct, frozen=True, kw_only=True):
     session_ms: int
 
 
-class Share(Struct, frozen=True, kw_only=True):
+class Share(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Reader of a partition within a group.
 
     Attributes:
@@ -239,7 +239,7 @@ class Share(Struct, frozen=True, kw_only=True):
     epoch: int = 0
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A consumer group with at least one member.
 
     Attributes:
