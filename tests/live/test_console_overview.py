@@ -175,3 +175,42 @@ def test_the_overview_has_no_accessibility_violation(
             seen.page.goto(f"http://{address}/#/overview{query}")
             expect(seen.page.locator(".chart svg").first).to_be_visible()
             check_accessible(seen, f"overview-{query.split('=')[1][:6]}-{scheme}-{width}")
+
+
+def test_the_account_of_all_parts_is_the_first_thing_and_names_the_part_that_is_off(
+    browser: Browser, tmp_path: Path
+) -> None:
+    told = statuses()
+    told["logd-1"] = a_status(
+        "logd", "logd-1", a_stage("stream/logs", 100, detail={"high_watermark": 100})
+    )
+    told["router"] = a_status(
+        "router", "lake", a_stage("sink/lake", 90, lag=10),
+        info={"log": {"logs": 100}, "sinks": {"lake": {"committed": {"logs": 90}}}},
+    )  # fmt: skip
+    parts = {name: FakePart(lambda name=name: told[name]) for name in told}  # type: ignore[misc]
+    urls = {name: part.url for name, part in parts.items()}
+    with (
+        running_console(tmp_path, urls, FakeConsoleLog([a_stream("logs", 3)])) as console,
+        watched(browser, console.address, timezone_id="UTC") as seen,
+    ):
+        page = seen.page
+        page.goto(f"http://{console.address}/")
+        account = page.locator(".account")
+        expect(account).to_contain_text("every record is accounted for")
+        rows = account.locator("tbody tr")
+        expect(rows).to_have_count(6)
+        expect(account.locator("tr.off")).to_have_count(0)
+        expect(rows.filter(has_text="log → sink")).to_contain_text("90 read + 10 waiting")
+        told["router"] = a_status(
+            "router", "lake", a_stage("sink/lake", 90, sent=83, lag=10), info=told["router"]["info"]
+        )
+        off = account.locator("tr.off")
+        expect(off).to_have_count(1)
+        expect(off).to_contain_text("router/lake")
+        expect(off).to_contain_text("83 delivered")
+        expect(off.locator("td.num")).to_have_text("7")
+        expect(account.locator("header")).to_contain_text("records are not accounted for")
+        check_accessible(seen, "overview, off")
+    for part in parts.values():
+        part.close()

@@ -121,8 +121,9 @@ def test_the_demo_reconciles_through_kill_9_of_each_part_and_runs_again(tmp_path
     assert verdict["verified"]
     assert verdict["failover"]["killed"] != verdict["failover"]["successor"]
     assert {total["kind"] for total in verdict["landed"]} >= {"log", "span", "metric", "event"}
-    held = {finding["name"]: finding["holds"] for finding in verdict["findings"]}
-    assert held["app → Parquet"] is True
+    states = {row["stage"]: row["state"] for row in verdict["account"]}
+    assert states["app → Parquet"] == "balanced"
+    assert "off" not in states.values()
 
     with running(directory, "demo", "--forever", "--json", str(result)) as launch:
         launch.wait_for("starting app")
@@ -130,7 +131,8 @@ def test_the_demo_reconciles_through_kill_9_of_each_part_and_runs_again(tmp_path
         assert launch.process.wait(timeout=150) == 0, launch.output
         assert launch.pids() == {}
     verdict = json.loads(result.read_text())
-    assert all(finding["holds"] for finding in verdict["findings"]), verdict["findings"]
+    states = {(row["stage"], row["part"]): row["state"] for row in verdict["account"]}
+    assert not {"off", "unknown"} & {*states.values()}, verdict["account"]
     status = final_status(Layout(directory).log("collector"))
     assert status is not None
     assert status["component"] == "collector"

@@ -274,6 +274,40 @@ def status(**options: Any) -> None:
 @cli.command(
     cls=ExampleCommand,
     epilog="""
+    penstock account
+    penstock account --wait 30 --json
+    penstock account --url http://10.0.0.5:9298
+    """,
+)
+@directory_option
+@click.option(
+    "--url", "urls", multiple=True, metavar="URL",
+    help="Ask this admin endpoint instead, a console's or a part's; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=5,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait up to SECONDS while records are on their way or a part does not answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def account(**options: Any) -> None:
+    """Show whether every record is accounted for, from the apps to the sinks.
+
+    Exit code: 0 balanced, 1 records are missing or too many, 69 a part could not be asked.
+    """
+    _extra_all()
+    from penstock.deploy.account.command import show_account
+
+    show_account(**options)
+
+
+@cli.command(
+    cls=ExampleCommand,
+    epilog="""
     penstock console                        what `penstock up` runs here
     penstock console --listen 127.0.0.1:8080 --dir /srv/penstock
     penstock console --config console.yaml

@@ -15,6 +15,8 @@ from rich.text import Text
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, UnavailableError
+from penstock.deploy.account.figures import Reading
+from penstock.deploy.account.rows import APPS, State, rows_of
 from penstock.deploy.checks import free_bytes
 from penstock.deploy.disk_room import Sample, read_samples, room_line
 from penstock.deploy.up.layout import Layout, address_lines, default_root, read_running
@@ -195,7 +197,7 @@ async def _look(
 async def _ask_all(
     directory: Path | None, urls: tuple[str, ...]
 ) -> tuple[Statuses, Mapping[str, Any]]:
-    running = {"parts": {url: url for url in urls}} if urls else _running(directory)
+    running = {"parts": {url: url for url in urls}} if urls else running_parts(directory)
     statuses = await _ask(running["parts"])
     if not any(statuses.values()):
         raise UnavailableError(
@@ -209,7 +211,7 @@ def _is_healthy(statuses: Statuses) -> bool:
     return all(status and status["health"] == "ready" for status in statuses.values())
 
 
-def _running(directory: Path | None) -> dict[str, Any]:
+def running_parts(directory: Path | None) -> dict[str, Any]:
     """Return the launch in a directory, named or usual, as its launcher wrote it down."""
     places = [directory] if directory else [default_root(), Path(".work/demo")]
     for place in places:
@@ -289,7 +291,7 @@ def print_parts(
             table.add_row(*(first if index == 0 else ("", "")), *stage_cells(stage))
         if status:
             reasons += [f"{name}: {reason}" for reason in status["reasons"]]
-            reasons += [f"{name}: {dropped}" for dropped in dropped_by_apps(status)]
+    reasons += missing_records(statuses)
     console = console or Console(highlight=False)
     console.print(table)
     for reason in reasons:
@@ -314,13 +316,17 @@ def shortened(stages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [*shown, {"name": f"{len(others):,} more (--all)", **sums}]
 
 
-def dropped_by_apps(status: Mapping[str, Any]) -> list[str]:
-    """Says how many records applications dropped before a collector had them, and why."""
-    accounts = status.get("info", {}).get("reconciliation", {}).values()
-    reasons: Counter[str] = Counter()
-    for account in accounts:
-        reasons.update(account.get("sender_dropped", {}))
-    if not reasons:
-        return []
-    each = ", ".join(f"{reason} {count:,}" for reason, count in reasons.most_common())
-    return [f"applications dropped {reasons.total():,} records before they were sent: {each}"]
+def missing_records(statuses: Statuses) -> list[str]:
+    """Rows of the account that are off, and what applications dropped, from one reading.
+
+    `penstock account` reads twice, and says more.
+    """
+    found = []
+    for row in rows_of(None, Reading(statuses)):
+        dropped = {name: n for name, n in row.went.items() if n and name.startswith("dropped")}
+        if row.state is State.OFF:
+            found.append(f"{row.name}: {row.statement}")
+        elif row.stage == APPS and dropped:
+            each = ", ".join(f"{count:,} {name}" for name, count in dropped.items())
+            found.append(f"{row.part}: applications lost records before they were sent: {each}")
+    return found

@@ -36,6 +36,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import make_wsgi_app
 
+from penstock.base.clock import unix_ns
 from penstock.base.errors import UnavailableError
 from penstock.base.http.server import (
     HttpServer,
@@ -151,9 +152,16 @@ class Stage:
     detail: dict[str, int] = field(default_factory=dict)
 
 
+_STARTED_MS: Final = unix_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A process's own account of itself, as `/status` returns it."""
+    """A process's own account of itself, as `/status` returns it.
+
+    Attributes:
+        started_ms: Unix time in milliseconds at which the process started; its counts began then.
+    """
 
     component: str
     name: str
@@ -162,6 +170,7 @@ class Status:
     reasons: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
     info: dict[str, Any] = field(default_factory=dict)
+    started_ms: int = _STARTED_MS
 
 
 @dataclass(frozen=True, slots=True)

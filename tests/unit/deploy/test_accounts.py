@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.deploy.account.figures import CollectorFigures
 from penstock.deploy.up.demo.lake import (
     KindTotal,
     lake_files,
@@ -14,13 +15,11 @@ from penstock.deploy.up.demo.lake import (
     severities,
     totals,
 )
-from penstock.deploy.up.demo.reconciliation import Account, Landed
+from penstock.deploy.up.demo.reconciliation import Landed
 from penstock.deploy.up.demo.report import (
     AppReport,
     app_report,
-    collector_account,
     final_status,
-    received_from_app,
 )
 from penstock.deploy.up.layout import Layout
 
@@ -41,19 +40,19 @@ def test_the_last_final_status_counts(tmp_path: Path) -> None:
     assert final_status(log, since=size + 1) == {"name": "new"}
 
 
-def test_the_account_is_that_of_all_sources(tmp_path: Path) -> None:
+def test_the_account_is_that_of_all_sources() -> None:
     status = {"info": {"reconciliation": {"unix": SOURCE, "file": SOURCE}}}
-    account = collector_account(status)
-    assert account == Account(
-        recovered=2, received=20, delivered=14, quarantined=2, dropped=4, held=2
-    )
-    assert account.difference == 0
-    assert received_from_app(status) == 10
+    account = CollectorFigures.read(status)
+    assert account is not None
+    assert (account.recovered, account.delivered, account.held) == (2, 14, 2)
+    assert account.went["quarantined"] == 2
+    assert account.went["dropped (too_large)"] == 4
+    assert (account.difference, account.acked) == (0, 10)
 
 
 def test_a_collector_that_left_nothing_has_no_account() -> None:
-    assert collector_account(None) is None
-    assert received_from_app({"info": {}}) is None
+    assert CollectorFigures.read({}) is None
+    assert CollectorFigures.read({"info": {}}) is None
 
 
 def test_the_apps_last_line_is_its_report(tmp_path: Path) -> None:

@@ -121,15 +121,18 @@ def test_a_collectors_accounts_add_up_over_its_sources() -> None:
         "spool": {"bytes": 5, "max_bytes": 10},
     }
     (found,) = describe_collectors([seen("collector", info=info)], Rates(1), 0)
-    assert found["account"] == {"received": 20, "delivered": 14, "dropped": 4, "held": 2,
-                                "difference": 0}  # fmt: skip
+    account = found["account"]
+    assert {name: n for name, n in account["came"].items() if n} == {"received": 20}
+    went = {name: n for name, n in account["went"].items() if n}
+    assert went == {"delivered": 14, "dropped (full)": 4, "held": 2}
+    assert (account["difference"], account["state"]) == (0, "balanced")
     assert found["spools"] == [{"name": "spool", "bytes": 5, "max_bytes": 10}]
 
 
 def test_what_accounts_cannot_explain_is_shown_whichever_way_it_is_off() -> None:
     info = {"reconciliation": {"unix": {"difference": -3}, "file": {"difference": 3}}}
     (found,) = describe_collectors([seen("collector", info=info)], Rates(1), 0)
-    assert found["account"]["difference"] == 6
+    assert (found["account"]["difference"], found["account"]["state"]) == (6, "off")
 
 
 def test_a_job_says_of_each_sink_how_far_it_is_behind_by_stream() -> None:

@@ -64,9 +64,10 @@ def test_what_applications_dropped_themselves_is_told() -> None:
         "health": "ready", "reasons": [], "stages": [],
         "info": {"reconciliation": {"unix": account, "otlp": {"sender_dropped": {}}}},
     }  # fmt: skip
+    status["component"] = "collector"
     (line,) = [line for line in printed({"collector": status}) if "applications" in line]
-    assert "applications dropped 67,055 records" in line
-    assert "queue_full 67,000, too_large 55" in line
+    assert "collector: applications lost records before they were sent" in line
+    assert "67,000 dropped (queue_full), 55 dropped (too_large)" in line
     account.clear()
     assert not any("applications" in line for line in printed({"collector": status}))
 

@@ -23,6 +23,8 @@ from penstock.base.http.server import (
     ServerLimits,
 )
 from penstock.base.sockets import connections_within
+from penstock.deploy.account.account import Account
+from penstock.deploy.account.rows import Row, State
 from penstock.deploy.console.actions import RouterClient
 from penstock.deploy.console.authorizer import Authorizer
 from penstock.deploy.console.config import ConsoleConfig, find_config
@@ -111,10 +113,11 @@ class Console:
         if log is None:
             self._streams.problem = "the console knows no logd; see its key `logd`"
         self._polling = Poller(config, self._rates, self._clock, self._note, names)
+        self._account = Account()
         self._tls = _context(config)
         authorizer = Authorizer(config, config.listen)
         self._view = View(
-            self._polling, self._streams, self._rates, self._clock,
+            self._polling, self._account, self._streams, self._rates, self._clock,
             started_ns=self._clock.unix_ns(), can_act=authorizer.acts,
         )  # fmt: skip
         self._tracing = Tracing(config.tracing, "console", config.listen)
@@ -186,7 +189,8 @@ class Console:
 
     def status(self) -> Status:
         """Return the console's own status; problems of the parts are theirs."""
-        info = {"tracing": self._tracing.counts()}
+        rows = [row.as_dict() for row in self._account.rows]
+        info = {"tracing": self._tracing.counts(), "account": rows}
         return Status("console", "console", release(), self._health, info=info)
 
     def metrics(self) -> Iterable[Metric]:
@@ -229,8 +233,8 @@ class Console:
             "Figures that the history does not keep because max_series are kept.",
         )
         left_out.add_metric([], self._recorder.history.left_out)
+        history = (unwritten, series, left_out, *_account_metrics(self._account.rows))
         spans = span_metrics("console", self._tracing.counts())
-        history = (unwritten, series, left_out)
         return answers, failures, refused, away, connections, *history, *spans
 
     def _note(self) -> None:
@@ -251,6 +255,33 @@ class Console:
 
     async def _answer(self, request: Request, peer: Peer) -> Response:
         return await self._web.answer(request, str(peer.address))
+
+
+def _account_metrics(rows: Iterable[Row]) -> Iterable[GaugeMetricFamily]:
+    records = GaugeMetricFamily(
+        "penstock_console_account_records",
+        "Records in a row of the account, by where they came from (`came`) and what became of them"
+        " (`went`).",
+        labels=("stage", "part", "side", "count"),
+    )
+    difference = GaugeMetricFamily(
+        "penstock_console_account_difference_records",
+        "Records that a row of the account lacks; negative: it has too many.",
+        labels=("stage", "part"),
+    )
+    state = GaugeMetricFamily(
+        "penstock_console_account_state",
+        "The state of a row of the account: 1 for the current state, 0 for the others.",
+        labels=("stage", "part", "state"),
+    )
+    for row in rows:
+        for side, counts in (("came", row.came), ("went", row.went)):
+            for name, count in counts.items():
+                records.add_metric((row.stage, row.part, side, name), count)
+        difference.add_metric((row.stage, row.part), row.difference)
+        for one in State:
+            state.add_metric((row.stage, row.part, one), one is row.state)
+    return records, difference, state
 
 
 class ConsoleMetrics(Collector):

@@ -94,6 +94,7 @@ class Poller:
         self._changed = changed
         self._statuses: dict[str, Mapping[str, Any]] = {}
         self._answered_ns: dict[str, int] = {}
+        self._asked_ns: dict[str, int] = {}
         self._addresses: dict[str, dict[str, asyncio.Task[None]]] = {}
         self._watched_ns = clock.monotonic_ns()
         self._watched = asyncio.Event()
@@ -136,6 +137,7 @@ class Poller:
                 self._statuses.get(name),
                 self._problems[name],
                 None if name not in self._answered_ns else self._age_ms(name, now_ns),
+                self._asked_ns.get(name, 0),
             )
             for name in self._names()
         ]
@@ -179,7 +181,13 @@ class Poller:
         return sorted({str(one[4][0]) for one in found if one[0] == preferred})[:ADDRESSES_MAX]
 
     def _forget(self, part: str) -> None:
-        for kept in (self._statuses, self._answered_ns, self._problems, self.failures):
+        for kept in (
+            self._statuses,
+            self._answered_ns,
+            self._asked_ns,
+            self._problems,
+            self.failures,
+        ):
             kept.pop(part, None)
 
     async def _follow(self, name: str, place: _Endpoint) -> None:
@@ -193,6 +201,7 @@ class Poller:
             else:
                 self._statuses[name] = answer.document
                 self._answered_ns[name] = now_ns
+                self._asked_ns[name] = begun_ns
                 note_rates(PartSnapshot(name, answer.document), self._rates, now_ns)
             self._changed()
             took_s = (now_ns - begun_ns) / 1e9 if answer.document else 0.0

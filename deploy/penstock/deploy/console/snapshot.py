@@ -5,10 +5,12 @@ are. What parts say is taken as what may be wrong: a figure that is none counts 
 per second, None while nobody knows them; times are milliseconds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.deploy.account.figures import CollectorFigures, counts, number
+from penstock.deploy.account.rows import collector_row
 from penstock.deploy.console.rates import Rates
 
 Document = dict[str, Any]
@@ -33,12 +35,14 @@ class PartSnapshot:
         status: Its last answer; None: it never gave one.
         problem: Why its last question was not answered; empty: it was.
         age_ms: Since its last answer; None: there was none.
+        asked_ns: Monotonic time at which its last answer was asked for.
     """
 
     name: str
     status: Mapping[str, Any] | None
     problem: str = ""
     age_ms: int | None = None
+    asked_ns: int = 0
 
     @property
     def component(self) -> str:
@@ -170,7 +174,7 @@ def stages_of(
             "errors": number(stage.get("errors")),
             "in_rate": rates.per_second((seen.name, str(stage["name"]), "received"), now_ns),
             "out_rate": rates.per_second((seen.name, str(stage["name"]), "sent"), now_ns),
-            "detail": _counts(stage.get("detail")),
+            "detail": counts(stage.get("detail")),
         }
         for seen in parts
         if seen.component == component
@@ -188,32 +192,21 @@ def describe_collectors(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int
             "sources": stages_of([seen], "collector", "source/", rates, now_ns),
             "publishing": stages_of([seen], "collector", "publish/", rates, now_ns),
             "spools": [
-                {"name": name.replace("_", "-")} | _counts(seen.info(name))
+                {"name": name.replace("_", "-")} | counts(seen.info(name))
                 for name in ("spool", "spool_urgent", "quarantine")
                 if seen.info(name)
             ],
-            "account": sum_accounts(seen.info("reconciliation").values()),
+            "account": _account(seen),
         }
         for seen in parts
         if seen.component == "collector"
     ]
 
 
-def sum_accounts(accounts: Iterable[Any]) -> Document:
-    """The sum of a collector's accounts: what came in, what became of it, what is unexplained.
-
-    Of one account there may be too much and of another too little: neither makes up for the other.
-    """
-    total: dict[str, int] = {}
-    for account in accounts:
-        if not isinstance(account, Mapping):
-            continue
-        for name, count in account.items():
-            if name == "difference" and isinstance(count, int | float):
-                count = abs(count)  # noqa: PLW2901 - as it is shown
-            value = sum(_counts(count).values()) if isinstance(count, Mapping) else number(count)
-            total[str(name)] = total.get(str(name), 0) + value
-    return total
+def _account(seen: PartSnapshot) -> Document | None:
+    """A collector's row of the account; None: it has none yet."""
+    figures = CollectorFigures.read(seen.status or {})
+    return None if figures is None else collector_row(seen.name, figures).as_dict()
 
 
 def describe_routers(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) -> list[Document]:
@@ -222,14 +215,14 @@ def describe_routers(parts: Sequence[PartSnapshot], rates: Rates, now_ns: int) -
     for seen in parts:
         if seen.component != "router":
             continue
-        log, sinks = _counts(seen.info("log")), seen.info("sinks")
+        log, sinks = counts(seen.info("log")), seen.info("sinks")
         replays = seen.info("replays")
-        waiting = _counts(replays.get("files"))
+        waiting = counts(replays.get("files"))
         described = []
         for stage in stages_of([seen], "router", "sink/", rates, now_ns):
             more = sinks.get(stage["name"])
             more = more if isinstance(more, Mapping) else {}
-            committed = _counts(more.get("committed"))
+            committed = counts(more.get("committed"))
             behind = {name: max(0, end - committed.get(name, 0)) for name, end in log.items()}
             described.append(
                 stage
@@ -264,16 +257,3 @@ def _texts(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         return {}
     return {str(name): str(one) for name, one in value.items()}
-
-
-def number(value: object) -> int:
-    """A count as a part says it; 0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0
-    return int(value) if 0 <= value < 2**63 else 0
-
-
-def _counts(value: object) -> dict[str, int]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(name): number(count) for name, count in value.items()}

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.base.clock import Clock
+from penstock.deploy.account.account import Account, Answer
+from penstock.deploy.account.rows import worst
 from penstock.deploy.console.poller import Poller
 from penstock.deploy.console.rates import Rates
 from penstock.deploy.console.snapshot import (
@@ -30,6 +32,7 @@ class View:
     """Makes documents."""
 
     polling: Poller
+    account: Account
     streams: Streams
     rates: Rates
     clock: Clock
@@ -67,12 +70,21 @@ class View:
             },
             "collectors": describe_collectors(parts, self.rates, now_ns),
             "routers": describe_routers(parts, self.rates, now_ns),
+            "account": {
+                "state": worst(self.account.rows),
+                "rows": [row.as_dict() for row in self.account.rows],
+            },
             "actions": {"token": self.can_act, "clustered": streams.cluster is not None},
         }
 
     def note(self) -> None:
-        """There is news: add a point to the lines when it is time."""
+        """There is news: look at the account, and add a point to the lines when it is time."""
         now_ns = self.clock.monotonic_ns()
+        answers = [
+            Answer(part.name, part.status, part.problem, part.asked_ns)
+            for part in self.polling.seen()
+        ]
+        self.account.look(answers, now_ns)
         if self._point_ns and now_ns - self._point_ns < _POINT_NS:
             return
         self._point_ns = now_ns

@@ -18,9 +18,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.deploy.account.figures import number
 from penstock.deploy.console.history.rings import Series
 from penstock.deploy.console.rates import SECOND_NS, Rates
-from penstock.deploy.console.snapshot import PartSnapshot, describe_routers, number
+from penstock.deploy.console.snapshot import PartSnapshot, describe_routers
 
 Sample = dict[Series, float]
 

@@ -3,8 +3,6 @@
 import { el, figure, historyLink, patch, pill, table } from "./dom.js";
 import { bytes, count, counted, rate } from "./format.js";
 
-const CAME = ["recovered", "received", "copied"];
-const WENT = ["delivered", "filtered", "sampled", "deduplicated", "aggregated", "quarantined", "dropped", "held"];
 const ALWAYS = new Set(["received", "delivered", "held"]);
 const FULL = 0.9;
 
@@ -34,15 +32,16 @@ function card(collector) {
 }
 
 function equation(account) {
-  const term = (name, index, sign) => {
-    const shown = el("div", {}, el("span", { class: "value" }, count(account[name] ?? 0)), el("span", { class: "label" }, name));
+  if (!account) return el("p", { class: "muted" }, "No record yet.");
+  const term = ([name, value], index, sign) => {
+    const shown = el("div", {}, el("span", { class: "value" }, count(value)), el("span", { class: "label" }, name));
     return index || sign === "=" ? [el("span", { class: "sign" }, sign), shown] : [shown];
   };
-  const some = (names) => names.filter((name) => ALWAYS.has(name) || account[name]);
-  const off = account.difference ?? 0;
+  const some = (counts) => Object.entries(counts).filter(([name, value]) => ALWAYS.has(name) || value);
+  const off = account.difference;
   return el("div", { class: "equation" },
-    some(CAME).map((name, index) => term(name, index, "+")),
-    some(WENT).map((name, index) => term(name, index, index ? "+" : "=")),
+    some(account.came).map((one, index) => term(one, index, "+")),
+    some(account.went).map((one, index) => term(one, index, index ? "+" : "=")),
     off ? pill("failed", `off by ${count(off)}: a bug, keep the directory`) : pill("even", "even"));
 }
 

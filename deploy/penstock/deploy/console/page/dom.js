@@ -52,6 +52,7 @@ export function patch(holder, wanted) {
 
 const TONES = {
   ready: "ok", ok: "ok", even: "ok", active: "ok",
+  balanced: "ok", settling: "warn", unknown: "warn", off: "bad",
   degraded: "warn", starting: "warn", draining: "warn", paused: "warn", held: "warn", "read-only": "warn",
   failed: "bad", unreachable: "bad", leaderless: "bad", damaged: "bad", gone: "bad",
 };

@@ -1,7 +1,7 @@
 // Figures over 15 minutes, 6 hours or 7 days: of the pipeline, or of one stream, collector, job or sink.
 
 import { Chart } from "./chart.js";
-import { el, patch } from "./dom.js";
+import { el, figure, patch, pill, table } from "./dom.js";
 import { bytes, count, rate } from "./format.js";
 import { ask } from "./store.js";
 
@@ -46,6 +46,7 @@ let charts = [];
 let picker;
 let spans;
 let note;
+let account;
 let timer = 0;
 let generation = 0;
 
@@ -61,13 +62,15 @@ export const view = {
       el("button", { type: "button", "aria-pressed": String(span === chosen.span), onclick: () => go({ span }) }, words)));
     note = el("p", { role: "status" }, "looking …");
     charts = CHARTS[kind].map((one) => new Chart(...one));
-    root.append(el("div", { class: "head" }, el("h1", {}, "Overview"), note),
+    account = el("section", { class: "card account" });
+    root.append(el("div", { class: "head" }, el("h1", {}, "Overview"), note), account,
       el("div", { class: "tools bare" }, el("label", {}, "Figures of", picker), spans),
       el("div", { class: "charts" }, charts.map((chart) => chart.element)));
     generation += 1;
     look(generation);
   },
   update(snapshot) {
+    patch(account, accountOf(snapshot.account));
     const names = {
       stream: [...new Set(snapshot.streams.rows.map((row) => row.stream))],
       collector: snapshot.collectors.map((one) => one.name),
@@ -103,4 +106,24 @@ async function look(mine) {
     note.textContent = error.message;
   }
   timer = setTimeout(look, INTERVAL_MS, mine);
+}
+
+const WORDS = {
+  balanced: "every record is accounted for", settling: "records are on their way",
+  unknown: "not everything can be compared", off: "records are not accounted for",
+};
+const terms = (counts) => Object.entries(counts).filter(([, value]) => value).map(([name, value]) => `${count(value)} ${name}`).join(" + ") || "0";
+
+/** The account of all parts: a row for each equation; a row that is off is marked, with its part. */
+function accountOf({ state, rows }) {
+  const cells = rows.map((row) => {
+    const compared = Object.keys(row.came).length > 0;
+    return { state: row.state, cells: [
+      el("th", { scope: "row" }, row.stage), el("td", { class: row.state === "off" ? "bad" : null }, row.part),
+      el("td", {}, compared ? terms(row.came) : "–"), el("td", {}, compared ? terms(row.went) : "–"),
+      figure(compared ? row.difference.toLocaleString("en") : "–"), el("td", {}, pill(row.state)), el("td", { class: "muted" }, row.note)] };
+  });
+  const shown = table("The account of records", ["Stage", "Part", "Came", "What became of it", "#Difference", "State", "Note"], cells.map((one) => one.cells));
+  shown.querySelectorAll("tbody tr").forEach((line, index) => { if (cells[index].state === "off") line.setAttribute("class", "off"); });
+  return [el("header", {}, el("h2", {}, "Account"), pill(state, rows.length ? WORDS[state] : "no part was read yet")), shown];
 }

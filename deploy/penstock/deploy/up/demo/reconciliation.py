@@ -1,42 +1,28 @@
 """Verdict of the demo: each stage has received what the one before it accepted.
 
-app acked == collector received from it
-collector: recovered + received == delivered + filtered + quarantined + dropped + held
-collector delivered == records added to the log
-log records == Parquet rows, each stream's offsets dense and unique
-Parquet rows that tell of a problem == records that the route `problems` led to the console
+The rows are those of `penstock.deploy.account.rows`. The demo has ended its parts when it compares,
+and knows more than their counters: what the app says, the log before and after, and the files.
+
+    app → collector       acked by the app = received from it
+    collector             its own account
+    collectors → log      delivered = added to the log
+    log → Parquet         offsets of each stream = rows, dense and unique
+    log → console         rows that tell of a problem = records that the route `problems` led there
+    app → Parquet         acked by the app = rows of this run of it
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from penstock.base.pluralize import pluralize
+from penstock.deploy.account.figures import CollectorFigures
+from penstock.deploy.account.rows import COLLECTORS_TO_LOG, Row, State, collector_row, hop_row
+
+Counts = Mapping[str, int]
 
 _RESTARTED = "not compared: restarted, so its counts began again"
+_NO_ACCOUNT = "the collector left no account of its records"
 _NOTHING_SENT = "the app was stopped before it sent anything"
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """A collector's account of its records since it started: docs/collector/guarantees.md.
-
-    The collector of the demo copies no record.
-    """
-
-    recovered: int = 0
-    received: int = 0
-    delivered: int = 0
-    filtered: int = 0
-    quarantined: int = 0
-    dropped: int = 0
-    held: int = 0
-
-    @property
-    def difference(self) -> int:
-        """Records the account cannot explain."""
-        explained = self.delivered + self.filtered + self.quarantined + self.dropped + self.held
-        return self.recovered + self.received - explained
 
 
 class Span(NamedTuple):
@@ -84,7 +70,7 @@ class Figures:
     app_acked: int | None
     app_landed: int
     from_app: int | None
-    collector: Account | None
+    collector: CollectorFigures | None
     log_before: Mapping[str, Span]
     log_after: Mapping[str, Span]
     landed: Mapping[str, Landed]
@@ -94,16 +80,7 @@ class Figures:
     shared_log: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One comparison: `holds` is None where it cannot be made, `statement` says why or what."""
-
-    name: str
-    holds: bool | None
-    statement: str
-
-
-def reconcile(figures: Figures) -> list[Comparison]:
+def reconcile(figures: Figures) -> list[Row]:
     """Compare the stages in the order of the data path."""
     return [
         _app(figures),
@@ -115,91 +92,91 @@ def reconcile(figures: Figures) -> list[Comparison]:
     ]
 
 
-def _console(figures: Figures) -> Comparison:
+def _compared(stage: str, part: str, came: Counts, went: Counts, note: str = "") -> Row:
+    """A row of two figures that must be equal."""
+    difference = sum(came.values()) - sum(went.values())
+    state = State.OFF if difference else State.BALANCED
+    return Row(stage, part, came, went, difference, state, note)
+
+
+def _said(stage: str, state: State, note: str, part: str = "") -> Row:
+    """A row that has nothing to compare."""
+    return Row(stage, part, {}, {}, state=state, note=note)
+
+
+def _console(figures: Figures) -> Row:
     landed, shown = figures.problems_landed, figures.problems_shown
-    statement = f"{pluralize(landed, 'problem', form=',')} among the rows, {shown:,} on the console"
-    return Comparison("log → console, problems", landed == shown, statement)
+    return _compared("log → console", "problems", {"rows": landed}, {"shown": shown})
 
 
-def _end_to_end(figures: Figures) -> Comparison:
+def _end_to_end(figures: Figures) -> Row:
     """Holds across restarts of every part but the app: rows are told apart by its instance."""
-    name = "app → Parquet"
-    acked = figures.app_acked
+    stage, acked = "app → Parquet", figures.app_acked
     if "app" in figures.restarted:
-        return Comparison(name, None, _RESTARTED)
+        return _said(stage, State.UNKNOWN, _RESTARTED)
     if acked is None and figures.from_app == 0:
-        return Comparison(name, True, _NOTHING_SENT)
+        return _said(stage, State.BALANCED, _NOTHING_SENT)
     if acked is None:
-        return Comparison(name, False, "the app did not say how many records were acked")
-    return Comparison(
-        name,
-        acked == figures.app_landed,
-        f"{acked:,} acked, {pluralize(figures.app_landed, 'row', form=',')}",
+        return _said(stage, State.OFF, "the app did not say how many records were acked")
+    return _compared(stage, "", {"acked": acked}, {"rows": figures.app_landed})
+
+
+def _app(figures: Figures) -> Row:
+    stage, acked, received = "app → collector", figures.app_acked, figures.from_app
+    if figures.restarted & {"app", "collector"}:
+        return _said(stage, State.UNKNOWN, _RESTARTED)
+    if acked is None and received == 0:
+        return _said(stage, State.BALANCED, _NOTHING_SENT)
+    if acked is None or received is None:
+        return _said(stage, State.OFF, "one side did not say how many records there were")
+    return _compared(stage, "", {"acked": acked}, {"received": received})
+
+
+def _collector(figures: Figures) -> Row:
+    if figures.collector is None:
+        return _said("collector", State.OFF, _NO_ACCOUNT)
+    return collector_row("", figures.collector)
+
+
+def _log(figures: Figures) -> Row:
+    stage = COLLECTORS_TO_LOG
+    if not figures.log_after:
+        note = "the end of the log was not read: the drain was cut short"
+        return _said(stage, State.OFF, note)
+    if "collector" in figures.restarted:
+        return _said(stage, State.UNKNOWN, _RESTARTED)
+    if figures.collector is None:
+        return _said(stage, State.OFF, _NO_ACCOUNT)
+    before = {stream: span.end for stream, span in figures.log_before.items()}
+    added = sum(span.end - before.get(stream, 0) for stream, span in figures.log_after.items())
+    # Records of an earlier run may have been stored before their ack was lost: counted again here.
+    return hop_row(
+        {"collector": figures.collector.delivered},
+        added,
+        held=figures.collector.recovered,
+        waiting=0,
+        is_shared=figures.shared_log,
     )
 
 
-def _app(figures: Figures) -> Comparison:
-    name = "app → collector"
-    acked, received = figures.app_acked, figures.from_app
-    if figures.restarted & {"app", "collector"}:
-        return Comparison(name, None, _RESTARTED)
-    if acked is None and received == 0:
-        return Comparison(name, True, _NOTHING_SENT)
-    if acked is None or received is None:
-        return Comparison(name, False, "one side did not say how many records there were")
-    return Comparison(name, acked == received, f"{acked:,} acked, {received:,} received")
-
-
-def _collector(figures: Figures) -> Comparison:
-    name = "collector"
-    account = figures.collector
-    if account is None:
-        return Comparison(name, False, "it left no account of its records")
-    came = f"{account.received:,} received"
-    if account.recovered:
-        came += f" + {account.recovered:,} from before"
-    labels = ("filtered", "quarantined", "dropped", "held")
-    went = [f"{account.delivered:,} delivered"]
-    went += [f"{count:,} {label}" for label in labels if (count := getattr(account, label))]
-    if account.difference:
-        went.append(f"{account.difference:,} unexplained")
-    return Comparison(name, account.difference == 0, f"{came} = {' + '.join(went)}")
-
-
-def _log(figures: Figures) -> Comparison:
-    name = "collector → log"
-    if not figures.log_after:
-        return Comparison(name, False, "the end of the log was not read: the drain was cut short")
-    if "collector" in figures.restarted:
-        return Comparison(name, None, _RESTARTED)
-    if figures.collector is None:
-        return Comparison(name, False, "the collector left no account of its records")
-    before = {stream: span.end for stream, span in figures.log_before.items()}
-    added = sum(span.end - before.get(stream, 0) for stream, span in figures.log_after.items())
-    delivered = figures.collector.delivered
-    # Records of an earlier run may have been stored before their ack was lost: counted again here.
-    least = delivered - figures.collector.recovered
-    holds = least <= added if figures.shared_log else least <= added <= delivered
-    return Comparison(name, holds, f"{delivered:,} delivered, {added:,} added to the log")
-
-
-def _lake(stream: str, figures: Figures) -> Comparison:
-    name = f"log → Parquet, {stream}"
-    start, end = figures.log_after[stream]
+def _lake(stream: str, figures: Figures) -> Row:
+    stage, (start, end) = "log → Parquet", figures.log_after[stream]
     landed = figures.landed.get(stream, Landed())
-    statement = f"{end - start:,} in the log, {pluralize(landed.rows, 'row', form=',')}"
+    came, went = {"in the log": end - start}, {"rows": landed.rows}
+
+    def off(difference: int, note: str) -> Row:
+        return Row(stage, stream, came, went, difference, State.OFF, note)
+
     if landed.rows != landed.offsets:
-        return Comparison(name, False, f"{statement}, {landed.rows - landed.offsets:,} repeated")
+        repeated = landed.rows - landed.offsets
+        return off(-repeated, f"{repeated:,} repeated")
     if landed.rows and landed.last - landed.first + 1 != landed.offsets:
         missing = landed.last - landed.first + 1 - landed.offsets
-        return Comparison(
-            name, False, f"{statement}, {missing:,} missing between the first and last"
-        )
+        return off(missing, f"{missing:,} missing between the first and last")
     expected = Span(start, end) if end > start else Span(0, 0)
     found = Span(landed.first, landed.last + 1)
     if found.end != expected.end or found.start > expected.start:
         span = f"offsets {expected.start:,}-{expected.end - 1:,}"
-        return Comparison(
-            name, False, f"{statement}; {span} expected, {found.start:,}-{landed.last:,}"
-        )
-    return Comparison(name, True, f"{statement}, each offset once")
+        note = f"{span} expected, {landed.first:,}-{landed.last:,} found"
+        return off(end - start - landed.rows, note)
+    return Row(stage, stream, came, went, note="each offset once")

@@ -12,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.base.errors import ExitCode
+from penstock.deploy.account.figures import CollectorFigures, Reading
+from penstock.deploy.account.rows import Row, State, log_row, sink_row, worst
+from penstock.deploy.account.table import account_table
 from penstock.deploy.up.demo.failover import Failover
 from penstock.deploy.up.demo.lake import (
     KindTotal,
@@ -23,7 +26,7 @@ from penstock.deploy.up.demo.lake import (
     severities,
     totals,
 )
-from penstock.deploy.up.demo.reconciliation import Account, Comparison, Figures, Span, reconcile
+from penstock.deploy.up.demo.reconciliation import Figures, Span, reconcile
 from penstock.deploy.up.layout import Layout
 from penstock.deploy.up.monitor import Monitor, Offsets
 from penstock.deploy.up.progress import Screen
@@ -60,27 +63,6 @@ def final_status(log: Path, *, since: int = 0) -> dict[str, Any] | None:
         if document is not None and document.get("event") == FINAL_STATUS:
             return cast("dict[str, Any]", document["status"])
     return None
-
-
-def collector_account(status: Mapping[str, Any] | None) -> Account | None:
-    """The collector's whole account: all its sources together."""
-    sources = _reconciliation(status)
-    if not sources:
-        return None
-    names = ("recovered", "received", "delivered", "filtered", "quarantined", "held")
-    sums = {name: sum(source[name] for source in sources.values()) for name in names}
-    return Account(**sums, dropped=sum(sum(s["dropped"].values()) for s in sources.values()))
-
-
-def received_from_app(status: Mapping[str, Any] | None) -> int | None:
-    """Records that came in through the Unix socket."""
-    source = _reconciliation(status).get("unix")
-    return None if source is None else int(source["received"])
-
-
-def _reconciliation(status: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    info: Mapping[str, Any] = (status or {}).get("info", {})
-    return cast("dict[str, dict[str, Any]]", info.get("reconciliation", {}))
 
 
 def app_report(layout: Layout, *, since: int = 0) -> AppReport | None:
@@ -134,17 +116,17 @@ def conclude(
     files = lake_files(topology.layout.lake)
     landed, by_service = totals(files), severities(files)
     figures = _figures(topology, files, restarts, watch)
-    findings = reconcile(figures)
+    findings = [*reconcile(figures), *rows_of_parts(watch.statuses)]
     for title, table in (
         ("What landed in the Parquet files, this run and earlier ones", landed_table(landed)),
         ("Log records by service and severity", severity_table(by_service)),
-        ("Did everything arrive?", findings_table(findings)),
+        ("Did everything arrive?", account_table(findings)),
     ):
         screen.console.print(Text(f"\n{title}", style="bold"))
         screen.console.print(table)
     if failover is not None:
         screen.console.print(Text(f"\n{failover.statement}"))
-    verified = all(finding.holds is not False for finding in findings)
+    verified = worst(findings) is not State.OFF
     screen.console.print()
     for line in _last_words(topology, findings, verified=verified):
         screen.console.print(line, soft_wrap=True)
@@ -152,6 +134,15 @@ def conclude(
         document = {"verified": verified, "failover": failover and asdict(failover)}
         _write_json(json_path, document, landed, by_service, findings)
     return ExitCode.OK if verified else ExitCode.FAILURE
+
+
+def rows_of_parts(statuses: Mapping[str, dict[str, Any]]) -> list[Row]:
+    """The accounts of logd and of the job's sinks, as of their last answers."""
+    reading = Reading(statuses)
+    rows = [log_row(part, None, figures) for part, figures in reading.logs().items()]
+    for part, sinks in reading.sinks().items():
+        rows += [sink_row(f"{part}/{sink}", figures) for sink, figures in sinks.items()]
+    return rows
 
 
 def _figures(
@@ -162,11 +153,12 @@ def _figures(
     began = watch.logs_began["collector"]
     collector = final_status(layout.log("collector"), since=began)
     collector = collector or watch.statuses.get("collector")
+    account = CollectorFigures.read(collector or {})
     return Figures(
         app_acked=app.acked if app else None,
         app_landed=rows_of_instance(files, app.instance) if app else 0,
-        from_app=received_from_app(collector),
-        collector=collector_account(collector),
+        from_app=None if account is None else account.acked,
+        collector=account,
         log_before=_spans(watch.offsets_before),
         log_after=_spans(watch.offsets_after),
         landed=landed_offsets(files),
@@ -213,26 +205,14 @@ def _count(severity: str, count: int) -> Text:
     return Text(f"{count:,}", style=style)
 
 
-def findings_table(findings: list[Comparison]) -> Table:
-    """Each comparison with its verdict."""
-    table = _table()
-    for title in ("", "stage", "counts"):
-        table.add_column(title)
-    marks = {True: ("ok", "green"), False: ("WRONG", "bold red"), None: ("?", "yellow")}
-    for finding in findings:
-        text, style = marks[finding.holds]
-        table.add_row(Text(text, style=style), finding.name, finding.statement)
-    return table
-
-
 def _table() -> Table:
     return Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
 
 
-def _last_words(topology: Topology, findings: list[Comparison], *, verified: bool) -> list[Text]:
+def _last_words(topology: Topology, findings: list[Row], *, verified: bool) -> list[Text]:
     root = topology.layout.root
     if not verified:
-        failed = [f"{f.name}: {f.statement}" for f in findings if f.holds is False]
+        failed = [f"{f.name}: {f.statement}" for f in findings if f.state is State.OFF]
         reasons = [Text(f"not verified: {reason}", style="bold red") for reason in failed]
         return [*reasons, Text(f"see the logs in {topology.layout.logs}")]
     query = (
@@ -252,10 +232,10 @@ def _write_json(
     verdict: dict[str, Any],
     landed: list[KindTotal],
     by_service: Mapping[str, Mapping[str, int]],
-    findings: list[Comparison],
+    findings: list[Row],
 ) -> None:
     document = verdict | {
-        "findings": [asdict(finding) for finding in findings],
+        "account": [row.as_dict() for row in findings],
         "landed": [asdict(total) for total in landed],
         "severities": by_service,
     }

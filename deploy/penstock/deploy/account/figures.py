@@ -1,0 +1,227 @@
+"""Counters of parts, as their statuses have them; a figure that is none counts as 0."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Status = Mapping[str, Any]
+"""The answer of a part at `/status`."""
+
+CAME: Final = ("recovered", "received", "copied")
+"""Counts of a collector's account on the left of the equation."""
+
+WENT: Final = (
+    "delivered", "filtered", "sampled", "deduplicated", "aggregated", "quarantined", "dropped",
+    "held",
+)  # fmt: skip
+"""Counts of a collector's account on the right of the equation; `dropped` is by reason."""
+
+
+def number(value: object) -> int:
+    """A count as a part says it; 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return int(value) if 0 <= value < 2**63 else 0
+
+
+def counts(value: object) -> dict[str, int]:
+    """Counts by name; none for what is no object."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(name): number(count) for name, count in value.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorFigures:
+    """A collector's account of its records since it started, of all sources together.
+
+    Attributes:
+        came: Records by the names of `CAME`.
+        went: Records by the names of `WENT`; of those dropped also ``dropped (REASON)`` in place of
+            their sum.
+        difference: Records that the sources' accounts cannot explain; too many in one account do
+            not make up for too few in another.
+        acked: Records that came from applications over the Unix socket.
+        dropped_by_apps: Records that applications report to have dropped, by reason.
+    """
+
+    came: Mapping[str, int]
+    went: Mapping[str, int]
+    difference: int
+    acked: int
+    dropped_by_apps: Mapping[str, int]
+
+    @classmethod
+    def read(cls, status: Status) -> "CollectorFigures | None":
+        """The figures of a status; None: it has no account yet."""
+        accounts = _mapping(_mapping(status.get("info")).get("reconciliation"))
+        if not accounts:
+            return None
+        came, went, by_apps = Counter[str](), Counter[str](), Counter[str]()
+        difference = acked = 0
+        types = _types(status)
+        for source, account in accounts.items():
+            if not isinstance(account, Mapping):
+                continue
+            came.update({name: number(account.get(name)) for name in CAME})
+            went.update({name: number(account.get(name)) for name in WENT if name != "dropped"})
+            dropped = counts(account.get("dropped"))
+            went.update({f"dropped ({reason})": count for reason, count in dropped.items()})
+            off = account.get("difference")
+            difference += abs(int(off)) if isinstance(off, int | float) else 0
+            by_apps.update(counts(account.get("sender_dropped")))
+            if types.get(str(source), str(source)) == "unix":
+                acked += number(account.get("received"))
+        return cls(dict(came), dict(went), difference, acked, dict(by_apps))
+
+    @property
+    def delivered(self) -> int:
+        return self.went.get("delivered", 0)
+
+    @property
+    def recovered(self) -> int:
+        return self.came.get("recovered", 0)
+
+    @property
+    def held(self) -> int:
+        return self.went.get("held", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFigures:
+    """A logd's counts since it started, of all its streams but its own.
+
+    Attributes:
+        received: Records that arrived.
+        went: Records by what became of them: stored, duplicates, refused by reason, lost, and those
+            that are not committed yet.
+        ends: High watermark of each partition, by its label.
+    """
+
+    received: int
+    went: Mapping[str, int]
+    ends: Mapping[str, int]
+
+    @classmethod
+    def read(cls, status: Status) -> "LogFigures":
+        """The figures of a status."""
+        received, went, ends = 0, Counter[str](), dict[str, int]()
+        for label, stage in _stages(status, "stream/"):
+            if label.startswith("__"):
+                continue
+            detail = counts(stage.get("detail"))
+            received += number(stage.get("received"))
+            went["stored"] += number(stage.get("sent"))
+            went["uncommitted"] += number(stage.get("lag"))
+            for name in ("duplicates", "lost"):
+                went[name] += detail.get(name, 0)
+            for name, count in detail.items():
+                if name.startswith("refused_"):
+                    went[f"refused ({name.removeprefix('refused_')})"] += count
+            ends[label] = detail.get("high_watermark", 0)
+        return cls(received, dict(went), ends)
+
+    @property
+    def stored(self) -> int:
+        return self.went.get("stored", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFigures:
+    """A sink's counts since its job started.
+
+    Attributes:
+        received: Records that it read from the log; counted when their batch is finished.
+        went: Records delivered, dead letters, and those that a route or transform left out.
+        committed: Offsets up to which it is done, by stream; of several partitions their sum.
+        log: Ends of the log by stream, as the job knows them.
+    """
+
+    received: int
+    went: Mapping[str, int]
+    committed: Mapping[str, int]
+    log: Mapping[str, int]
+
+    @classmethod
+    def read(cls, status: Status) -> "dict[str, SinkFigures]":
+        """The figures of every sink in a job's status."""
+        info = _mapping(status.get("info"))
+        sinks, log = _mapping(info.get("sinks")), counts(info.get("log"))
+        found = {}
+        for sink, stage in _stages(status, "sink/"):
+            detail = counts(stage.get("detail"))
+            went = {"delivered": number(stage.get("sent"))}
+            went["dead letters"] = detail.get("dead_letters", 0)
+            for name, count in detail.items():
+                if name.startswith("left_out_"):
+                    went[f"left out ({name.removeprefix('left_out_')})"] = count
+            committed = counts(_mapping(sinks.get(sink)).get("committed"))
+            found[sink] = cls(number(stage.get("received")), went, committed, log)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The statuses of all parts, asked within a moment.
+
+    Attributes:
+        statuses: Statuses by part; None: the part did not answer.
+        problems: Why a part did not answer.
+    """
+
+    statuses: Mapping[str, Status | None]
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, component: str) -> Iterator[tuple[str, Status]]:
+        """Parts of a component that answered."""
+        for part, status in self.statuses.items():
+            if status is not None and status.get("component") == component:
+                yield part, status
+
+    def collectors(self) -> dict[str, CollectorFigures]:
+        found = {part: CollectorFigures.read(status) for part, status in self.of("collector")}
+        return {part: figures for part, figures in found.items() if figures is not None}
+
+    def logs(self) -> dict[str, LogFigures]:
+        return {part: LogFigures.read(status) for part, status in self.of("logd")}
+
+    def sinks(self) -> dict[str, dict[str, SinkFigures]]:
+        return {part: SinkFigures.read(status) for part, status in self.of("router")}
+
+    def ends(self) -> dict[str, int]:
+        """The high watermark of each partition, as the node that is furthest knows it."""
+        found: dict[str, int] = {}
+        for figures in self.logs().values():
+            for label, end in figures.ends.items():
+                found[label] = max(end, found.get(label, 0))
+        return found
+
+    def started_ms(self, component: str) -> list[int]:
+        """When the processes of a component started; 0 where one does not say so."""
+        return [number(status.get("started_ms")) for _, status in self.of(component)]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _stages(status: Status, prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Stages whose names begin so, by the rest of the name."""
+    stages = status.get("stages")
+    for stage in stages if isinstance(stages, list | tuple) else ():
+        name = str(_mapping(stage).get("name", ""))
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix), stage
+
+
+def _types(status: Status) -> dict[str, str]:
+    """The types of a collector's sources by their names, as its stages say them."""
+    found = {}
+    stages = status.get("stages")
+    for stage in stages if isinstance(stages, list | tuple) else ():
+        name = str(_mapping(stage).get("name", "")).rpartition("source/")
+        if name[1]:
+            kind, _, source = name[2].partition(":")
+            found[source or kind] = kind
+    return found
