@@ -48,7 +48,7 @@ class FakePart:
 
     Attributes:
         posted: What it was asked to do: path, token, document.
-        answers: What it says to that, with a status; 404 without any.
+        answers: What it says to that by `do`, with a status; 404 without any.
         silent: It takes connections and answers nothing while this is set.
     """
 
@@ -73,7 +73,7 @@ class FakePart:
             def do_POST(self) -> None:
                 document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 part.posted.append((self.path, self.headers["Authorization"], document))
-                status, answer = part.answers.get(document["do"], (404, {"error": "no"}))
+                status, answer = part.answers.get(document.get("do", ""), (404, {"error": "no"}))
                 body = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))

@@ -12,6 +12,7 @@ import click
 
 from penstock.base.errors import UnavailableError
 from penstock.deploy.console.config import ConsoleConfig, find_config
+from penstock.deploy.trace.edges import ask_collectors, questions_of
 from penstock.deploy.trace.explain import Trace, explain
 from penstock.deploy.trace.find import (
     Findings,
@@ -98,6 +99,15 @@ def trace_records(config: ConsoleConfig, question: TraceQuestion) -> Trace:
     trace = asyncio.run(explain(client, parts, found.records))
     trace.looked_at, trace.is_cut = found.looked_at, found.is_cut
     trace.silent |= dict.fromkeys(found.problems, "a part of the log cannot be read")
+    questions = questions_of(
+        question.trace_ids,
+        question.record_ids,
+        question.where,
+        start=question.start,
+        limit=question.limit,
+    )
+    trace.edges, silent = asyncio.run(ask_collectors(client, parts.collectors, questions))
+    trace.silent |= silent
     return trace
 
 

@@ -13,6 +13,10 @@ from penstock.deploy.console.poller import NATS
 TRACE_PATH: Final = "/trace"
 """Path at a job's admin endpoint; `penstock.router.trace.service` describes it."""
 
+RECORDS_PATH: Final = "/records"
+"""Path at a collector's admin endpoint; `penstock.collector.agent.records_endpoint` describes it.
+"""
+
 TIMEOUT_S: Final = 30.0
 """Maximum seconds of a job's answer: Spark evaluates conditions for it."""
 
@@ -20,8 +24,12 @@ _NOT_ASKED: Final = re.compile(rf"({NATS}|logd|console)\b.*")
 """Names of parts of which a trace wants nothing at their admin endpoint."""
 
 
-class JobUnavailableError(Exception):
-    """A job does not answer; the text says why."""
+class PartUnavailableError(Exception):
+    """A part does not answer; the text says why."""
+
+
+class JobUnavailableError(PartUnavailableError):
+    """It is a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +78,29 @@ class PartsClient:
         Raises:
             JobUnavailableError: It does not answer, or refuses.
         """
+        try:
+            return await self._post(name, TRACE_PATH, document)
+        except PartUnavailableError as error:
+            raise JobUnavailableError(str(error)) from None
+
+    async def ask_collector(self, name: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Ask a collector for records that it dropped or refused.
+
+        Raises:
+            PartUnavailableError: It does not answer, or refuses.
+        """
+        return await self._post(name, RECORDS_PATH, document)
+
+    async def _post(self, name: str, path: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
         token_file = self._config.access_to(name).token_file
         is_secure = self._config.parts[name].startswith("https://")
         try:
             token = one_line_of(token_file) if is_secure and token_file is not None else ""
         except (OSError, ValueError) as error:
-            raise JobUnavailableError(str(error)) from None
-        answer = await self._ask(name, TRACE_PATH, Posted(dict(document), token))
+            raise PartUnavailableError(str(error)) from None
+        answer = await self._ask(name, path, Posted(dict(document), token))
         if answer.document is None:
-            raise JobUnavailableError(answer.problem)
+            raise PartUnavailableError(answer.problem)
         return answer.document
 
     async def _ask(self, name: str, path: str, posted: Posted | None = None) -> Answer:
