@@ -1,6 +1,7 @@
 """Where is my record: every answer of `penstock trace` compared with what is really there."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from typing_extensions import override
 
 from penstock.deploy.cli import cli
+from penstock.deploy.trace.find import PartitionRange, by_id, scan
 from penstock.logd.client import LogClient
 from penstock.service import ExitCode
 from tests.support.http_sink import HttpDestination
@@ -248,3 +250,38 @@ def check_what_is_gone(logd: Logd, job: RouterJob) -> None:
         ExitCode.UNAVAILABLE,
         [f"http://{job.config['admin']}"],
     )
+
+
+def test_an_id_is_found_by_the_index_of_logd(nats_url: str, logd: Logd) -> None:
+    """Of the log only the ranges are read that may hold the id, also after a restart."""
+    count, per_batch = 60_000, 2000
+    ids = [f"{random.Random(number).getrandbits(128):032x}" for number in range(count)]
+    values = [b'{"kind":"log","record_id":"%s"}' % it.encode() for it in ids]
+    publish(nats_url, "telemetry.logs.checkout", values, records=per_batch)
+    wanted = random.Random(7).sample(range(count), 5)
+
+    def is_indexed(log: LogClient) -> bool:
+        nobody = log.find_ids("logs", ["nobody"], 0, count)
+        return sum(upto - first for first, upto in nobody) < count / 2
+
+    def check(log: LogClient) -> None:
+        for number in wanted:
+            found = log.find_ids("logs", [ids[number]], 0, count)
+            assert any(first <= number < upto for first, upto in found)
+        part = [PartitionRange("logs", 0, 0, count)]
+        result = scan(log, part, by_id([], [ids[wanted[0]]]), limit=2)
+        assert [it.offset for it in result.records] == [wanted[0]]
+
+    with logd.client() as log:
+        check(log)
+        wait_until(lambda: is_indexed(log), within_s=60, what="the index")
+        check(log)
+    (index,) = logd.data_dir.glob("streams/*/0/ids")
+    held = index.read_bytes()
+    assert len(held) < 20 * count
+    logd.daemon.kill()
+    logd.daemon.start()
+    with logd.client() as log:
+        assert is_indexed(log)
+        check(log)
+    assert index.read_bytes() == held

@@ -49,6 +49,19 @@ VERIFY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of frames that one request of a verification reads, and the default; one frame may exceed
 it. It bounds what they take in memory decoded, and how long another verification waits."""
 
+ID_INDEX_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of the index of ids of one partition: some 50 million records. The oldest half makes room,
+and a client that searches reads what it stood for."""
+
+ID_INDEX_STEP_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of frames that are indexed at a time; it bounds how long a question about ids waits."""
+
+ID_CHARACTERS_MAX: Final = 128
+"""Characters of an id that is indexed."""
+
+IDS_PER_REQUEST_MAX: Final = 16
+"""Ids of one request."""
+
 DIFFERENCES_MAX: Final = 1000
 """Ranges in which replicas differ, after which a verification of a partition ends: it is known
 then, and what is reported stays readable."""

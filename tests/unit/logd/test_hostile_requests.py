@@ -71,6 +71,7 @@ SOUND: Final[tuple[dict[str, Any], ...]] = (
     {"api": "purge", "stream": "logs", "partition": 0, "before": 1},
     {"api": "step_down", "heir": None},
     {"api": "verify", "stream": "logs", "offset": 0, "upto": 10, "records": True},
+    {"api": "find_ids", "stream": "logs", "ids": ["a"], "offset": 0, "upto": 10},
     {"api": "restore", "stream": "logs", "partition": 0, "upload": 100},
     {"api": "gaps"},
     {"api": "acls", "after": "1"},

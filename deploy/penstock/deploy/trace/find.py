@@ -1,8 +1,8 @@
 """Finds records in the log: by position, by ids, or by a filter of the caller's.
 
-A scan reads the frames of a range as they are and looks for the bytes of an id in all values of a
-frame at once; only records that hold them are parsed. Scans end at the end that the log had when
-they began.
+A search for ids asks logd which ranges may hold them, and a scan reads the frames of these. The
+scan looks for the bytes of an id in all values of a frame at once; only records that hold them are
+parsed. It ends at the end that the log had when it began.
 """
 
 import json
@@ -21,9 +21,13 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.batch import decode_body
 from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.format.rows import slice_rows
+from penstock.logd.limits import IDS_PER_REQUEST_MAX
 from penstock.service.cli import Position
 
 _FETCH_BYTES: Final = 8 * 1024 * 1024
+
+_NEEDLES_MAX: Final = 8
+"""Ids whose bytes are looked for one after the other; of more ids every record is parsed."""
 
 CHECKED_TOGETHER: Final = 100
 """Records that `Search.check` gets at a time, at most."""
@@ -69,11 +73,16 @@ class FoundRecord:
 
     def fields(self) -> dict[str, Any]:
         """The record's JSON object; empty where it is none."""
-        try:
-            found = json.loads(self.value or b"")
-        except (ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        return fields_of(self.value)
+
+
+def fields_of(value: bytes | None) -> dict[str, Any]:
+    """The JSON object that a value is; empty where it is none."""
+    try:
+        found = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +93,12 @@ class Search:
         select: Returns which rows of a frame are wanted; it may let others through. A row for which
             it is null is not wanted.
         check: Of records that it let through, returns those that are wanted.
+        ids: Ids of which a wanted record has one; empty: logd's index of ids does not help.
     """
 
     select: Callable[[PartitionRange, FrameHeader, pa.RecordBatch], pa.Array]
     check: Callable[[list[FoundRecord]], list[FoundRecord]]
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -177,25 +188,30 @@ def _resolved(
 
 def by_id(trace_ids: Collection[str], record_ids: Collection[str]) -> Search:
     """A search for records that have one of these ids."""
-    needles = [it.encode() for it in (*trace_ids, *record_ids)]
+    traces, records = frozenset(trace_ids), frozenset(record_ids)
+    known = traces, records
+    needles = [it.encode() for it in (*traces, *records)]
 
     def select(_part: PartitionRange, _header: FrameHeader, rows: pa.RecordBatch) -> pa.Array:
         values = rows.column("value")
+        if len(needles) > _NEEDLES_MAX:
+            return pa.array([has(fields_of(it)) for it in values.to_pylist()], pa.bool_())
         return reduce(pc.or_kleene, [pc.match_substring(values, it) for it in needles])
 
     def check(candidates: list[FoundRecord]) -> list[FoundRecord]:
         return [it for it in candidates if has(it.fields())]
 
     def has(fields: Mapping[str, Any]) -> bool:
-        return fields.get("trace_id") in trace_ids or fields.get("record_id") in record_ids
+        found = fields.get("trace_id"), fields.get("record_id")
+        return any(isinstance(it, str) and it in ids for it, ids in zip(found, known, strict=True))
 
-    return Search(select, check)
+    return Search(select, check, (*trace_ids, *record_ids))
 
 
 def scan(
     log: LogClient, parts: Sequence[PartitionRange], search: Search, *, limit: int
 ) -> Findings:
-    """Look at all records of some ranges.
+    """Look at the records of some ranges, by logd's index of ids at those that may be wanted.
 
     Args:
         log: The log.
@@ -207,7 +223,7 @@ def scan(
         LogdError: logd cannot be asked.
     """
     found = Findings()
-    for part in parts:
+    for part in (narrow for whole in parts for narrow in _narrowed(log, whole, search.ids)):
         try:
             for candidates in _candidates(log, part, search, found):
                 found.records += search.check(candidates)
@@ -218,6 +234,19 @@ def scan(
         except (RefusedError, CorruptError) as error:
             found.problems.append(f"{part.stream}/{part.partition}: {error}")
     return found
+
+
+def _narrowed(log: LogClient, part: PartitionRange, ids: Sequence[str]) -> Iterator[PartitionRange]:
+    """Yield the parts of a range that may hold records with one of the ids."""
+    found = [(part.start, part.end)]
+    if 0 < len(ids) <= IDS_PER_REQUEST_MAX:
+        try:
+            found = log.find_ids(part.stream, ids, part.start, part.end, part.partition)
+        except RefusedError as error:
+            if error.code != "UNKNOWN_API":  # of an earlier logd, which has no index
+                raise
+    for first, upto in found:
+        yield PartitionRange(part.stream, part.partition, first, upto)
 
 
 def _candidates(

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from msgspec import to_builtins
 
 from penstock.logd.api import operations
+from penstock.logd.api.id_search import IdSearch
 from penstock.logd.api.operations import OPERATIONS, Document, Request, Responder
 from penstock.logd.api.reading import FetchReading, partition_standing
 from penstock.logd.api.server import Response, ResponseSlot
@@ -96,6 +97,7 @@ class Handlers:
         self._report_gaps = gaps
         self._reading = FetchReading()
         self._verification = Verification()
+        self._id_search = IdSearch()
 
     async def handle(self, request: Request, turn: ResponseSlot) -> Response:
         """Do what a request asks.
@@ -192,6 +194,11 @@ class Handlers:
     async def _verify(self, request: operations.Verify, _: ResponseSlot) -> Response:
         partition = self._streams.partition(request.stream, request.partition, replica=True)
         return await self._verification.verify(partition, request)
+
+    @_handles(operations.FindIds)
+    async def _find_ids(self, request: operations.FindIds, _: ResponseSlot) -> Document:
+        partition = self._streams.partition(request.stream, request.partition)
+        return await self._id_search.find(partition, request)
 
     # Cursors.
 

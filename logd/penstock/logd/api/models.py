@@ -70,6 +70,16 @@ class HeldRange(Struct, frozen=True, kw_only=True):
     ]
 
 
+class IdRanges(Struct, frozen=True, kw_only=True):
+    """Ranges of a partition's offsets that may hold records with an id."""
+
+    incarnation: str
+    ranges: Annotated[
+        tuple[tuple[int, int], ...],
+        Meta(description="of offsets: first, upto; no other has such a record"),
+    ]
+
+
 # Streams.
 
 

@@ -24,6 +24,8 @@ from penstock.logd.limits import (
     CURSORS_PER_REQUEST_MAX,
     GROUP_PARTITIONS_MAX,
     GROUP_STREAMS_MAX,
+    ID_CHARACTERS_MAX,
+    IDS_PER_REQUEST_MAX,
     PRINCIPAL_GROUPS_MAX,
     REPLICAS_MAX,
     VERIFY_BYTES_MAX,
@@ -290,6 +292,22 @@ class Verify(OfPartition, frozen=True, kw_only=True, tag="verify"):
         int, Meta(ge=1, le=VERIFY_BYTES_MAX, description="of frames read, about")
     ] = VERIFY_BYTES_MAX
     records: Annotated[bool, Meta(description="a checksum of each record follows, too")] = False
+    incarnation: Annotated[str | None, Meta(description="of the stream that is meant")] = None
+
+
+class FindIds(OfPartition, frozen=True, kw_only=True, tag="find_ids"):
+    """A question for the ranges of offsets that may hold records with an id."""
+
+    ids: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=ID_CHARACTERS_MAX)]],
+        Meta(
+            min_length=1,
+            max_length=IDS_PER_REQUEST_MAX,
+            description="values of `trace_id` or `record_id`",
+        ),
+    ]
+    offset: _Offset
+    upto: Annotated[_Offset, Meta(description="exclusive")]
     incarnation: Annotated[str | None, Meta(description="of the stream that is meant")] = None
 
 
@@ -607,6 +625,14 @@ _TABLE: Final = (
         "Reads every frame of a range of offsets; says by checksums what the node holds of it.",
         right=_stream(Action.ADMIN),
         responder=Responder.NODE,
+    ),
+    Operation(
+        FindIds,
+        models.IdRanges,
+        "Says which ranges may hold a record with a trace id or record id; has them indexed.",
+        right=_stream(Action.READ),
+        responder=Responder.LEADER,
+        wait_s=_CHANGE_S,
     ),
     Operation(
         SetCursor,

@@ -23,7 +23,7 @@ from penstock.logd.api.models import (
     StreamInfo,
     StreamList,
 )
-from penstock.logd.api.operations import Fetch
+from penstock.logd.api.operations import Fetch, FindIds
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
 from penstock.logd.client.calls import Call
@@ -412,6 +412,27 @@ class AsyncLogClient:
     async def offset_for_timestamp(self, stream: str, timestamp_ns: int, partition: int = 0) -> int:
         """The first record at or after a time; the end of what can be read when there is none."""
         return await self.ask(calls.offset_at(stream, partition, timestamp_ns))
+
+    async def find_ids(
+        self, stream: str, ids: Sequence[str], start: int, end: int, partition: int = 0
+    ) -> list[tuple[int, int]]:
+        """Find the ranges in [start, end) that may hold a record with a trace id or record id.
+
+        logd answers by its index of ids. What is not indexed yet is in the ranges, and logd indexes
+        it after the answer, so that later searches are faster.
+
+        Args:
+            stream: The stream's name.
+            ids: Values of `trace_id` or `record_id`, 16 at most.
+            start: The first offset, inclusive.
+            end: Exclusive.
+            partition: Partition of the stream.
+
+        Raises:
+            RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`; `UNKNOWN_API`: an older logd.
+        """
+        request = FindIds(stream=stream, partition=partition, ids=list(ids), offset=start, upto=end)
+        return await self.ask(calls.find_ids(request))
 
     async def fetch(  # noqa: PLR0913 - a request of many optional parts
         self,

@@ -306,6 +306,11 @@ def verify(request: operations.Verify, *, node: str | None) -> Call[HeldRecords]
     )
 
 
+def find_ids(request: operations.FindIds) -> Call[list[tuple[int, int]]]:
+    """The ranges that may hold records with one of some ids."""
+    return make(request, models.IdRanges, lambda answer, _: list(answer.ranges))
+
+
 def restore(stream: str, partition: int, frames: bytes) -> Call[int]:
     """Store frames of a backup; the offset that is wanted next."""
     request = operations.Restore(stream=stream, partition=partition, upload=len(frames))

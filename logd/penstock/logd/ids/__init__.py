@@ -1,0 +1,1 @@
+"""The index of trace ids and record ids of a partition."""
