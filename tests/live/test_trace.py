@@ -56,8 +56,7 @@ class Refusing(HttpDestination):
 
     @override
     def take(self, key: str, body: bytes) -> int:
-        self.status = 400 if b"declined" in body else 200
-        return super().take(key, body)
+        return 400 if b"declined" in body else super().take(key, body)
 
 
 @pytest.fixture

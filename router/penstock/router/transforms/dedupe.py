@@ -218,7 +218,8 @@ class Seen:
             stays.append(not known if then is None else then)
             if record_id is not None and stays[-1]:
                 self._times[record_id] = new[record_id] = time_ns
-        self._keep(batch, new, max(times, default=0))
+        if self._again is None or not self._again.must_be_noted:  # else notes decide on every row
+            self._keep(batch, new, max(times, default=0))
         if self._again is None:
             self._left_out.note(table, stays)
         return pa.array(stays, pa.bool_())
