@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from hashlib import shake_128
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.collector.agent.records_endpoint import RecordsEndpoint
 from penstock.collector.checkpoint.recovery import DAMAGED_DROPS, DROPS, Sizes, open_data_directory
 from penstock.collector.drops.journal import DropJournal, find_drops
@@ -27,10 +29,13 @@ RECORD = "0f" * 16
 
 
 class TwoClocks:
-    """A clock that stands until it is set."""
+    """A clock that stands until it is set, an hour ago.
+
+    A record from the future counts as of its arrival in the log, by the machine's clock.
+    """
 
     def __init__(self) -> None:
-        self.now_ns = 1_800_000_000 * SECOND
+        self.now_ns = SystemClock().unix_ns() - 3600 * SECOND
 
     def monotonic_ns(self) -> int:
         return self.now_ns
@@ -118,8 +123,7 @@ async def test_what_is_older_than_the_age_is_not_found_and_goes_from_the_disk(
 
 async def test_the_oldest_make_room_for_the_newest(tmp_path: Path) -> None:
     async with journal_in(tmp_path, TwoClocks(), max_bytes=1 << 20) as drops:
-        random = [orjson.dumps([number * 7919 % 104729 for number in range(n, n + 30)]).decode()
-                  for n in range(12_000)]  # fmt: skip
+        random = [shake_128(str(n).encode()).hexdigest(200) for n in range(12_000)]
         for first in range(0, len(random), 400):
             drops.add([drop(n, text=random[n]) for n in range(first, first + 400)])
             await drops.flush()
