@@ -60,6 +60,7 @@ from penstock.collector.sources.network.framing import (
     CountedCutter,
     DecimalHead,
     DelimitedCutter,
+    Message,
     pack_messages,
 )
 from penstock.collector.sources.statsd.protocol import parse_line
@@ -533,3 +534,13 @@ def test_nested_json_is_refused_or_kept_as_it_is() -> None:
         try_decoder(DECODERS[name][1], deep)
     header = json.dumps({"batch": 1}).encode()[:-1] + b',"resource":' + deep + b"}"
     try_decoder(DECODERS["unix unit"][1], header)
+
+
+def test_padding_without_end_is_not_kept() -> None:
+    cutter = CountedCutter(DecimalHead(), 480)
+    for _ in range(100):
+        assert cutter.feed(b"\r\n\0" * 1000) == []
+        assert cutter.waiting_bytes == 0
+    assert cutter.feed(b"3 one\n3 t") == [Message(b"one")]
+    assert cutter.feed(b"wo\n") == [Message(b"two")]
+    assert cutter.flush() is None

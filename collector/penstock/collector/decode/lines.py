@@ -47,7 +47,12 @@ from penstock.specs.validate.verdict import Accepted
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark that may stand at the beginning of a file in UTF-8."""
-_TRAILING_COMMA: Final = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")|,(?=\s*[}\]])', re.DOTALL)
+_TRAILING_COMMA: Final = re.compile(
+    r'("[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z))|,(?=\s*[}\]])', re.DOTALL
+)
+"""A comma before a closing bracket, or a string, which may hold one. A string that does not end is
+taken to the end of the text: looking for its end from each quote in it would take quadratic time.
+"""
 _DIGITS_MAX: Final = 4000
 """Digits that an integer may have; Python itself refuses somewhat more."""
 _decode: Final = msgspec.json.Decoder().decode

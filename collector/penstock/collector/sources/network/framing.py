@@ -137,7 +137,7 @@ class CountedCutter:
         """Add bytes; returns the messages that they complete."""
         self._buffer += data
         messages: list[Message] = []
-        at = 0
+        at = self._head.skip(self._buffer, 0)
         while self.fault is None and (found := self._head.read(self._buffer, at)) is not None:
             length, begin = found
             if length < 0:
@@ -151,6 +151,7 @@ class CountedCutter:
                 at = begin + length
                 if length:
                     messages.append(Message(bytes(self._buffer[begin:at])))
+                at = self._head.skip(self._buffer, at)
         del self._buffer[:at]
         if self.fault is not None:
             self._buffer.clear()
@@ -164,6 +165,7 @@ class CountedCutter:
 
 
 _DECIMAL: Final = re.compile(rb"([0-9]{1,10}) ")
+_PADDED: Final = re.compile(rb"[\r\n\0]+")
 _MAYBE_DECIMAL: Final = re.compile(rb"[0-9]{0,10}\Z")
 
 
@@ -172,13 +174,16 @@ class DecimalHead:
 
     form = "decimal digits and a blank"
 
+    def skip(self, data: bytearray, at: int) -> int:
+        """Return where the padding before a length ends."""
+        found = _PADDED.match(data, at)
+        return at if found is None else found.end()
+
     def read(self, data: bytearray, at: int) -> tuple[int, int] | None:
         """Read the length that stands at `at`, and where the message begins.
 
         None: it is not there yet. A length of -1: it is none.
         """
-        while at < len(data) and data[at] in PADDING:
-            at += 1
         if (found := _DECIMAL.match(data, at)) is not None:
             return int(found[1]), found.end()
         return None if _MAYBE_DECIMAL.match(data, at) else (-1, at)
@@ -197,6 +202,10 @@ class BinaryHead:
     def __init__(self, size: int, order: ByteOrder) -> None:
         self._size = size
         self._order: ByteOrder = order
+
+    def skip(self, _data: bytearray, at: int) -> int:
+        """Return `at`: any byte may begin a length."""
+        return at
 
     def read(self, data: bytearray, at: int) -> tuple[int, int] | None:
         """Read the length that stands at `at`, and where the message begins; None: not yet."""

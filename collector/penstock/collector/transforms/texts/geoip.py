@@ -30,6 +30,8 @@ from penstock.collector.transforms.transform import (
 from penstock.service import FilePath
 
 _DATABASE_BYTES_MAX: Final = 1024 * MIB
+_CHARACTERS_MAX: Final = 64
+"""Characters of a text that is looked up; an address has 45 at most, and may have a zone."""
 _CACHED_MAX: Final = 10_000
 """Addresses whose facts are cached; the one not asked for longest is forgotten."""
 _PARTS: Final[Mapping[str, tuple[str | int, ...]]] = {
@@ -109,6 +111,8 @@ class GeoIp(Transform):
 
     def _facts(self, address: str) -> dict[str, Any] | None:
         """The facts of an address, empty where none are known; None: it is no address."""
+        if len(address) > _CHARACTERS_MAX:
+            return None
         if address in self._cache:
             self._cache.move_to_end(address)
             return self._cache[address]
