@@ -164,6 +164,20 @@ async def test_what_transforms_made_outlasts_a_drain_that_is_cut_short_or_is_cou
         assert dropped == ({"a": 0, "b": 0, "c": 0} if has_room else {"a": 2, "b": 0, "c": 1})
 
 
+async def test_what_a_stop_leaves_goes_into_units_that_a_spool_has_room_for(
+    tmp_path: Path,
+) -> None:
+    async with spooling(tmp_path, "in", drop_newest=False) as spool_writer:
+        spool_writer.journal.resize(1 << 23)
+        lines = [b"%d" % number * 10_000 for number in range(100)]
+        created = created_of(spool_writer, Points(a=lines))
+        await created.finish()
+        units = spool_writer.units()
+        assert b"\n".join(unit.payload for unit in units).split(b"\n") == lines
+        assert sum(unit.count for unit in units) == len(lines)
+        assert max(len(unit.payload) for unit in units) < 300_000
+
+
 async def test_the_end_takes_up_what_was_being_kept_and_keeps_nothing_twice(
     tmp_path: Path,
 ) -> None:

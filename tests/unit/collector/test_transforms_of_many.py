@@ -1,16 +1,22 @@
 """Explode, reduce and tail sampling: one record becomes several, or several become few."""
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from pydantic import ValidationError
 
+from penstock.base.clock import SystemClock
 from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
-from penstock.collector.transforms.graph.graph import Graph, Outcome
+from penstock.collector.delivery.core import Take
+from penstock.collector.delivery.pipeline import Pipeline
+from penstock.collector.ledger import Account, Ledger
+from penstock.collector.spool.quarantine import Refusal
+from penstock.collector.transforms.graph.graph import Chunk, Graph, Outcome
 from penstock.collector.transforms.graph.wiring import WiringError
 from penstock.collector.transforms.transform import DropReason
 from tests.support.collector_graph import (
+    RESOURCE,
     config_of,
     delivered,
     graph_of,
@@ -111,6 +117,56 @@ def test_copies_that_a_state_numbers_have_no_fingerprint() -> None:
     assert route_fingerprint(config_of(both), graph_of(both)) == UNKNOWN
 
 
+class Ends:
+    """Where records leave the pipeline: bytes handed over between two waits, and refusals."""
+
+    def __init__(self) -> None:
+        self.slices = [0]
+        self.refusals: list[Refusal] = []
+
+    def handle(self, take: Take) -> None:
+        """Records go on."""
+        self.slices[-1] += take.records.size
+
+    async def wait_for_room(self, *, urgent: bool = False) -> None:
+        """There is room."""
+        del urgent
+        self.slices.append(0)
+
+    async def put(self, refusals: list[Refusal]) -> int:
+        self.refusals += refusals
+        return 0
+
+
+async def through_pipeline(graph: Graph, *lines: bytes) -> tuple[Ends, Account]:
+    ends, ledger = Ends(), Ledger()
+    pipeline = Pipeline(
+        cast("Any", ends), cast("Any", ends), ledger,
+        graph=graph, resource={}, clock=SystemClock(),
+    )  # fmt: skip
+    ledger.read("app", len(lines))
+    await pipeline.take(Chunk("app", 0, range(1, 1 + len(lines)), lines, RESOURCE, 5, origin="o"))
+    assert pipeline.taking == {"o": 0}
+    return ends, ledger["app"]
+
+
+async def test_a_record_of_which_several_parts_are_refused_is_kept_once() -> None:
+    more = {"type": "edit", "inputs": ["t"], "set": {"severity_number": "int(body)"}}
+    graph = graph_with({"type": "explode"}, later=more)
+    ends, account = await through_pipeline(graph, log("[9, 99, 98]"), log("[97]"), log("[1]"))
+    assert [(one.sequence, one.count) for one in ends.refusals] == [(1, 2), (2, 1)]
+    assert ends.refusals[0].reason.startswith("transform later: ")
+    assert (account.quarantined, account.copied, account.pending) == (3, 2, 0)
+
+
+async def test_what_explode_makes_of_large_records_waits_for_room() -> None:
+    filler = {f"a{number}": "x" * 32_000 for number in range(7)}
+    lines = [log("[1, 2, 3, 4]", attributes=filler)] * 40
+    ends, _ = await through_pipeline(graph_with({"type": "explode"}), *lines)
+    assert sum(ends.slices) > 160 * 7 * 32_000
+    assert max(ends.slices) < 6_000_000
+
+
 # Reduce.
 
 
@@ -189,6 +245,30 @@ def test_values_that_cannot_be_merged_are_counted() -> None:
     assert found["attributes"]["all"] == 1
     assert found["body"] == "x" * 20_000
     assert graph.counts()["t"]["values_not_merged"] == 3
+
+
+@pytest.mark.parametrize("values", [(2**63 - 1, 1), (-(2**63), -1), (1e308, 1e308)])
+def test_a_sum_that_no_record_can_hold_is_counted_and_the_group_goes_on(
+    values: tuple[float, float],
+) -> None:
+    graph = graph_with(REDUCE)
+    process(graph, *(order("7", sum=value) for value in values))
+    (found,) = flushed(graph, SECOND, everything=True)
+    assert found["attributes"]["sum"] == values[0]
+    assert found["attributes"]["reduce.records"] == 2
+    assert graph.counts()["t"]["values_not_merged"] == 1
+
+
+def test_a_group_of_two_services_goes_where_its_first_record_would() -> None:
+    """Read again after a kill, the same record may be another group's: it has no fingerprint."""
+    other = orjson.dumps(orjson.loads(order("7", body="end")) | {"resource": {"service.name": "b"}})
+    graph = graph_with({**REDUCE, "ends_when": 'body == "end"'})
+    process(graph, order("7"))
+    whole, alone = process(graph, other), process(graph, other)
+    assert [subject for subject, _ in delivered(whole)] == ["telemetry.logs.shop"]
+    assert [subject for subject, _ in delivered(alone)] == ["telemetry.logs.b"]
+    given = {"transforms": {"t": {"inputs": ["app"], **REDUCE}}}
+    assert route_fingerprint(config_of(given), graph_of(given)) == UNKNOWN
 
 
 def test_a_group_holds_what_it_merged_within_its_bytes() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,6 +28,7 @@ from penstock.collector.drops.journal import DropJournal
 from penstock.collector.drops.sampler import DropSampler
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.ledger import Ledger
+from penstock.collector.limits import KIB
 from penstock.collector.sources.files.identity import Generations
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget
@@ -42,6 +44,10 @@ from penstock.service import UnavailableError, raise_open_files
 
 _LOOK_S: Final = 0.1
 """Between looks for what is due; the shortest interval is as long."""
+
+
+_UNIT_BYTES: Final = 256 * KIB
+"""Size at which a unit of created records is full; its last record may go beyond it."""
 
 
 class CreatedRecords:
@@ -117,7 +123,8 @@ class CreatedRecords:
         clock = self._clock
         due = graph.flush(clock.monotonic_ns(), clock.unix_ns(), everything=everything)
         for name, lines in due.items():
-            self._made.append((name, Payload("ndjson", b"\n".join(lines), len(lines))))
+            for part in _parts(lines):
+                self._made.append((name, Payload("ndjson", b"\n".join(part), len(part))))
 
     async def _keep(self) -> None:
         while self._made:
@@ -137,6 +144,20 @@ class CreatedRecords:
             clock=self._clock,
             share=self._budget.share(name),
         )
+
+
+def _parts(lines: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Lines in units that any spool has room for; a stop may leave hundreds of megabytes."""
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line) + 1
+        if size >= _UNIT_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 class Engine:

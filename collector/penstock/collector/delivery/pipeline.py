@@ -10,6 +10,7 @@ read again from the cursor, and gets the same sequences:
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import Sender
 from penstock.collector.drops.journal import DropJournal
 from penstock.collector.ledger import Ledger
+from penstock.collector.limits import MIB
 from penstock.collector.spool.quarantine import Again, Quarantine, Refusal
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.spool import Unit
@@ -34,6 +36,9 @@ from penstock.collector.transforms.transform import DropReason
 
 _SLICE_RECORDS: Final = 500
 """Records handled before other tasks get a turn; a few milliseconds of work."""
+
+_SLICE_BYTES: Final = 1 * MIB
+"""Bytes of them, for `explode` may make many times as much of them."""
 
 _OF_THE_WHOLE: Final = frozenset({"refused", "truncated"})
 """Keys of a unit's `meta` that name lines by their index."""
@@ -115,8 +120,9 @@ class Pipeline:
         await self._take(chunk)
 
     async def _take(self, chunk: Chunk) -> None:
-        for first in range(0, len(chunk.lines), _SLICE_RECORDS):
-            end = first + _SLICE_RECORDS
+        end = 0
+        while (first := end) < len(chunk.lines):
+            end = _slice_end(chunk.lines, first)
             outcome = self._sort(chunk.part(first, end))
             if outcome.refused:
                 await self._refuse(chunk.source, _refused(chunk, outcome))
@@ -172,6 +178,17 @@ class Pipeline:
         account.dropped["quarantine_full"] += dropped
 
 
+def _slice_end(lines: Sequence[bytes], first: int) -> int:
+    """Return where the slice ends that begins with the line `first`."""
+    size = 0
+    last = min(first + _SLICE_RECORDS, len(lines))
+    for place in range(first, last):
+        size += len(lines[place])
+        if size >= _SLICE_BYTES:
+            return place + 1
+    return last
+
+
 def _known(unit: Unit, decoded: Decoded) -> Known:
     """The verdicts on a unit's lines; none when they are not known."""
     if decoded.verdicts:
@@ -182,10 +199,21 @@ def _known(unit: Unit, decoded: Decoded) -> Known:
 
 
 def _refused(chunk: Chunk, outcome: Outcome) -> list[Refusal]:
+    """Refusals of lines; what was made of one line is kept once, with the first reason."""
     again = Again("ndjson", _resource_of(chunk.resource), chunk.observed_ns)
+    counts = Counter(each.sequence for each in outcome.refused)
+    first = {each.sequence: each for each in reversed(outcome.refused)}
     return [
-        Refusal(chunk.origin, chunk.source, each.sequence, each.reason, each.line, again=again)
-        for each in outcome.refused
+        Refusal(
+            chunk.origin,
+            chunk.source,
+            sequence,
+            first[sequence].reason,
+            first[sequence].line,
+            count=count,
+            again=again,
+        )
+        for sequence, count in counts.items()
     ]
 
 

@@ -8,6 +8,7 @@ as a new record, as from a source with the transform's name.
 Groups are kept in memory: a stop ends and keeps all of them, a kill loses what they hold.
 """
 
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ from penstock.collector.transforms.transform import (
     Verdict,
     WritablePath,
 )
-from penstock.specs.limits import LIST_ITEMS_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.limits import INT64_MAX, INT64_MIN, LIST_ITEMS_MAX, STRING_CHARACTERS_MAX
 from penstock.specs.models.codec import encode_json
 
 _SECOND_NS: Final = 1_000_000_000
@@ -233,7 +234,10 @@ def _numbers(merge: Merge) -> Merge:
     def merged(old: Any, more: Any) -> Any:
         if old.__class__ not in NUMBERS or more.__class__ not in NUMBERS:
             return None
-        return merge(old, more)
+        value = merge(old, more)
+        if value.__class__ is int:
+            return value if INT64_MIN <= value <= INT64_MAX else None
+        return value if math.isfinite(value) else None
 
     return merged
 
