@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_a_message_of_another_codec_is_refused_alone() -> None:
     assert [part.raw for part in decoded.undecodable] == [b"4 text", b"3 [1]"]
 
 
+def test_a_string_that_does_not_end_takes_no_quadratic_time() -> None:
+    begun_s = time.process_time()
+    (refused,) = decode("json", b'{"a": "' + b'\\"' * 60_000 + b"}").undecodable
+    assert refused.reason == "json: the message is no JSON object"
+    assert time.process_time() - begun_s < 5  # it took two minutes when each quote began a string
+    assert record_of("json", b'{"a": ",}\\",}", "b": [1,],}')["attributes"] == {
+        "a": ',}",}', "b": [1],
+    }  # fmt: skip
+
+
 def test_what_was_cut_is_marked_where_it_can_be_read() -> None:
     decoded = decode("json", b'{"a": 1}', b'{"a": 1, "b', truncated=(0, 1))
     assert json.loads(decoded.lines[0])["attributes"]["log.record.truncated"] is True
@@ -92,6 +103,9 @@ def test_logfmt_as_its_library_writes_it() -> None:
     found = record_of("logfmt", text.encode())
     assert (found["body"], found["severity_text"]) == ('order "7" paid', "WARN")
     assert found["attributes"] == {"lane": "a b"}
+    found = record_of("logfmt", rb'msg="\u001b[1m\ud83d\ude00 \"a\"" path="C:\Users\\"')
+    assert found["body"] == '\x1b[1m\U0001f600 "a"'
+    assert found["attributes"] == {"path": "C:\\Users\\"}
     (refused,) = decode("logfmt", b"no pairs here").undecodable
     assert refused.reason == "logfmt: the message has no pair of a key and a value"
 
@@ -167,6 +181,11 @@ def test_severities_of_security_events(value: str, number: int | None) -> None:
         ("CEF:0|a|b|1|2|n|3", {"cef.severity": "3"}),
         ("CEF:0|||||n||a b=c", {"cef.name": "n", "cef.extensions.b": "c"}),
         ("CEF:1.2|a|b|1|2|n|3|no pairs", {"cef.version": "1.2"}),
+        (r"CEF:0|a\n|b|1|2|n|3|path=C:\Users\bob x=a\|b", {
+            "cef.device.vendor": r"a\n", "cef.extensions.path": r"C:\Users\bob",
+            "cef.extensions.x": "a|b",
+        }),
+        ("<13>Nov 27 12:00:00 h CEF: CEF:0|a|b|1|2|n|3|", {"cef.name": "n"}),
     ],
 )  # fmt: skip
 def test_cef_as_it_is_escaped(text: str, expected: dict[str, str]) -> None:

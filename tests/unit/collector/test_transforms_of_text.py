@@ -1,6 +1,7 @@
 """Grok, URL, user agent, XML and GeoIP, through a graph made of configuration text."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,23 @@ def test_a_pattern_is_not_found(name: str, text: str) -> None:
     assert compile_grok(f"^%{{{name}:it}}$", {}).read(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("at 12:34:56 from 10.0.0.1", "10.0.0.1"),
+        ("std::abs of fe80::1:2", "fe80::1:2"),
+        ("1:2:3:4:5:6:7::", "1:2:3:4:5:6:7::"),
+        ("1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8"),
+        ("1::7:8", "1::7:8"),
+        ("1:2:3:4:5:6:10.0.0.1", "1:2:3:4:5:6:10.0.0.1"),
+        ("64:ff9b::10.0.0.1 x", "64:ff9b::10.0.0.1"),
+        ("[::1]:80", "::1"),
+    ],
+)
+def test_an_address_is_found_among_what_looks_like_one(text: str, found: str) -> None:
+    assert compile_grok("%{IP:it}", {}).read(text) == {"it": found}
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_each_pattern_compiles(name: str) -> None:
     assert compile_grok(f"%{{{name}:it}}", {}).keys[0] == ("it", None)
@@ -211,6 +229,8 @@ def test_xml() -> None:
     section = {"type": "xml", "namespaces": True}
     assert "{urn:e}Data" in attributes_of(section, log(EVENT))
     assert attributes_of({"type": "xml"}, log("<n>7</n>")) == {"n": "7"}
+    mixed = "<m>one <b>two</b> three<c/> </m>"
+    assert attributes_of({"type": "xml"}, log(mixed)) == {"#text": "one three", "b": "two", "c": ""}
 
 
 BOMB = '<!DOCTYPE a [<!ENTITY a "aaaaaaaaaa">]><a>&a;</a>'
@@ -259,6 +279,18 @@ def test_geoip_counts_what_its_database_does_not_know(city: Path) -> None:
     ]  # fmt: skip
     assert graph.counts()["t"] == {"received": 3, "sent": 3, "addresses_unknown": 2}
     assert refusal_of(section, lines[2]) == "transform t: field is not an IP address"
+
+
+def test_geoip_keeps_no_text_that_is_too_long_for_an_address(city: Path) -> None:
+    graph = graph_with({"type": "geoip", "database": str(city)})
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            process(graph, log(attributes={"client.address": f"{number}" + "x" * 30_000}))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2_000_000
 
 
 def test_another_edition_of_a_database_is_a_change(city: Path) -> None:

@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.collector.decode.attributes import clean_text
 from penstock.specs.limits import ATTRIBUTES_MAX
 
-_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:([\\\"ntr])|u([0-9A-Fa-f]{4}))")
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -78,7 +79,12 @@ def _closing(text: str, at: int) -> int:
 
 
 def unescaped(text: str) -> str:
-    """The text of a value in quotes."""
+    """The text of a value in quotes; a backslash that escapes nothing stays."""
     if "\\" not in text:
         return text
-    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
+    return clean_text(_ESCAPE.sub(_meant, text))
+
+
+def _meant(escape: re.Match[str]) -> str:
+    """The character that an escape stands for."""
+    return chr(int(escape[2], 16)) if escape[2] else _ESCAPED.get(escape[1], escape[1])

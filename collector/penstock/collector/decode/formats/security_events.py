@@ -7,8 +7,9 @@ From "Implementing ArcSight Common Event Format (CEF)", version 26, and QRadar's
     LEEF:2.0|vendor|product|version|event id|delimiter|key=value^key=value
 
 Both may stand behind the head of a syslog message. In the head of a CEF event ``\|`` and ``\\``
-are escaped, in its extension ``\=``, ``\\``, ``\n`` and ``\r``; LEEF escapes nothing. A value
-of CEF ends where the next ``key=`` begins, blanks included.
+are escaped, in its extension ``\=``, ``\\``, ``\n`` and ``\r``; any other backslash stays, as that
+of a path which its sender did not escape. LEEF escapes nothing. A value of CEF ends where the next
+``key=`` begins, blanks included.
 """
 
 import re
@@ -31,7 +32,8 @@ _CEF_NAMES: Final = (
     "cef.device.event_class_id", "cef.name", "cef.severity",
 )  # fmt: skip
 _KEY: Final = re.compile(r"(?:\A|(?<=\s))([A-Za-z0-9_.\[\]-]{1,200})=")
-_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_HEAD_ESCAPE: Final = re.compile(r"\\([\\|])")
+_ESCAPE: Final = re.compile(r"\\([\\|=nr])")
 _ESCAPED: Final = {"n": "\n", "r": "\r"}
 _LEEF: Final = re.compile(r"LEEF:([12])(?:\.0)?\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)(?:\||\Z)")
 _LEEF_NAMES: Final = (
@@ -83,11 +85,11 @@ LEEF: Final = EventForm(
 
 def read_cef(text: str) -> Event | None:
     """The event in a text; None when it has none."""
-    head = _CEF.match(text, max(0, text.find("CEF:")))
+    head = _CEF.search(text)
     if head is None:
         return None
     event: Event = {
-        name: _unescaped(part.strip())
+        name: _HEAD_ESCAPE.sub(r"\1", part.strip())
         for name, part in zip(_CEF_NAMES, head.groups(), strict=True)
         if part
     }
@@ -101,7 +103,7 @@ def read_cef(text: str) -> Event | None:
 
 def read_leef(text: str) -> Event | None:
     """The event in a text; None when it has none."""
-    head = _LEEF.match(text, max(0, text.find("LEEF:")))
+    head = _LEEF.search(text)
     if head is None:
         return None
     event: Event = {

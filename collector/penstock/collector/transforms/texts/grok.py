@@ -24,6 +24,26 @@ _MONTHS: Final = "|".join(
         "October", "November", "December",
     )
 )  # fmt: skip
+
+
+def _compressed(before: int) -> str:
+    """An address of IPv6 with ``::`` behind so many groups; the longest tail is tried first."""
+    begin = rf"\b(?:{_GROUP}:){{{before}}}:" if before else r"\B::"
+    tails = []
+    if before <= 5:
+        tails.append(rf"(?:{_GROUP}:){{0,{5 - before}}}%{{IPV4}}")
+    if before <= 6:
+        tails.append(rf"{_GROUP}(?::{_GROUP}){{0,{6 - before}}}")
+    return f"{begin}(?:{'|'.join(tails)})?" if tails else begin
+
+
+_GROUP: Final = "[0-9A-Fa-f]{1,4}"
+_IPV6: Final = "|".join(
+    (
+        rf"\b(?:{_GROUP}:){{6}}(?:%{{IPV4}}|{_GROUP}:{_GROUP})",
+        *(_compressed(before) for before in range(7, -1, -1)),
+    )
+)
 PATTERNS: Final[Mapping[str, str]] = {
     "WORD": r"\b\w+\b",
     "NOTSPACE": r"\S+",
@@ -47,7 +67,7 @@ PATTERNS: Final[Mapping[str, str]] = {
     "EMAILADDRESS": r"%{EMAILLOCALPART}@%{HOSTNAME}",
     "MAC": r"(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}|(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}",
     "IPV4": r"(?:(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])",
-    "IPV6": r"(?:[0-9A-Fa-f]{0,4}:){2,7}(?:%{IPV4}|[0-9A-Fa-f]{1,4})?(?:%[0-9A-Za-z]+)?",
+    "IPV6": rf"(?:{_IPV6})(?:%[0-9A-Za-z]+)?",
     "IP": r"%{IPV6}|%{IPV4}",
     "HOSTNAME": r"\b[0-9A-Za-z][0-9A-Za-z_-]{0,62}(?:\.[0-9A-Za-z][0-9A-Za-z_-]{0,62})*\.?",
     "HOST": r"%{HOSTNAME}",

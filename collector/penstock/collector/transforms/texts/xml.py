@@ -94,7 +94,8 @@ class XmlReader:
         }
         for child in element:
             _add(found, self._name_of(child.tag), self._value_of(child, depth + 1))
-        text = (element.text or "").strip()
+        texts = (element.text, *(child.tail for child in element))
+        text = " ".join(part for one in texts if one and (part := one.strip()))
         if not found:
             return text
         if text:
