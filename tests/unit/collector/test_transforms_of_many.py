@@ -259,6 +259,11 @@ def test_a_sum_that_no_record_can_hold_is_counted_and_the_group_goes_on(
     assert graph.counts()["t"]["values_not_merged"] == 1
 
 
+def test_a_list_is_for_attributes() -> None:
+    with pytest.raises(ValidationError, match="merge: body: only attributes hold lists"):
+        graph_with({**REDUCE, "merge": {"body": "list"}})
+
+
 def test_a_group_of_two_services_goes_where_its_first_record_would() -> None:
     """Read again after a kill, the same record may be another group's: it has no fingerprint."""
     other = orjson.dumps(orjson.loads(order("7", body="end")) | {"resource": {"service.name": "b"}})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.limits import KIB, MIB
@@ -74,6 +74,14 @@ class ReduceSettings(TransformSettings):
         default="reduce.records", min_length=1, max_length=128,
         description="the attribute that says how many records it was",
     )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _lists_are_attributes(self) -> Self:
+        for path, strategy in self.merge.items():
+            if strategy == "list" and parse_path(path)[0] != "attributes":
+                msg = f"merge: {path}: only attributes hold lists"
+                raise ValueError(msg)
+        return self
 
 
 @dataclass(slots=True)
