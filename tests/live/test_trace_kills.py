@@ -28,7 +28,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1800)]
 
-COUNT: Final = int(os.environ.get("PENSTOCK_TEST_TRACE_RECORDS", "10000"))
+COUNT: Final = int(os.environ.get("PENSTOCK_TEST_TRACE_RECORDS", "2000"))
 """Records that are published and asked for, each."""
 
 PER_BATCH: Final = 100
