@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import ExitCode, exit_on_error
-from penstock.base.extras import extra_of, install_command
+from penstock.base.extras import MissingExtraError, extra_of, install_command
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SENTENCE_MAX: Final = 1000
@@ -99,7 +99,10 @@ class PenstockGroup(click.Group):
             sys.exit(ExitCode.IO)
         except Exception as error:  # noqa: BLE001 - whatever nobody foresaw ends here
             if library := _missing_library(error):
-                wanted = extra_of(library, part=(args or sys.argv[1:] or ("all",))[0])
+                if isinstance(error, MissingExtraError):
+                    wanted = error.extra
+                else:
+                    wanted = extra_of(library, part=(args or sys.argv[1:] or ("all",))[0])
                 sys.stderr.write(
                     f"error: this command needs {library}, which is not installed\n"
                     f"  fix: {install_command(wanted)}\n"
@@ -145,7 +148,9 @@ class LazyGroup(PenstockGroup):
 
 def _missing_library(error: Exception) -> str:
     """The module of a library that no installed extra has brought; else nothing."""
-    name = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    if not isinstance(error, (ModuleNotFoundError, MissingExtraError)):
+        return ""
+    name = str(error.name)
     return "" if name.partition(".")[0] == "penstock" else name
 
 
