@@ -127,7 +127,7 @@ def job_in(directory: Path, logd: Logd, lake: Path, store: StoreKeys, **keys: An
         logd.fetch,
         streams=["logs"],
         sinks=sinks,
-        checkpoint_store=store | {"lease_s": 3},
+        checkpoint_store=store | {"lease_s": 9},  # an attempt of a request has a twelfth of it
         trigger={"interval_s": 0.1, "max_records": 300},
         **keys,
     )

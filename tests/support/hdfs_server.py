@@ -93,8 +93,10 @@ class HdfsServer:
         process.wait(20)
 
     def pause(self, node: str) -> None:
-        """It keeps its connections, takes new ones, and answers none."""
-        self._running[node].send_signal(signal.SIGSTOP)
+        """It keeps its connections, takes new ones, and answers none once this returns."""
+        process = self._running[node]
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: _is_stopped(process.pid), what=f"no thread of the {node} runs")
 
     def resume(self, node: str) -> None:
         """It goes on."""
@@ -282,3 +284,9 @@ def _write_site(path: Path, values: dict[str, str]) -> None:
         for key, value in values.items()
     )
     path.write_text("<configuration>\n" + "\n".join(lines) + "\n</configuration>\n")
+
+
+def _is_stopped(pid: int) -> bool:
+    """Return whether all threads of a process have stopped, which takes a busy machine a while."""
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(") ")[2].startswith("T") for stat in stats)

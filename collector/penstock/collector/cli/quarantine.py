@@ -32,6 +32,7 @@ from penstock.service.cli import PenstockGroup
 
 _DIRECTORY = journal_argument("quarantine")
 _NOTHING = "nothing is in quarantine"
+_NO_MATCH = "no record in quarantine matches: `penstock collector quarantine ls` counts them"
 _QUARANTINE = "/var/lib/penstock/collector"
 _SIZES = Sizes(spool=1 << 30, urgent=1 << 30, quarantine=1 << 30)
 """Sizes of a stopped collector's journals: a replay stops when its spool holds as many bytes."""
@@ -80,9 +81,7 @@ def quarantine_show(directory: Path, query: RecordQuery, socket_path: Path | Non
         click.echo(json.dumps(_explained(kept)))
         shown += 1
     if not shown:
-        click.echo(
-            _NOTHING if query == RecordQuery() else "nothing of it is in quarantine", err=True
-        )
+        click.echo(_NOTHING if query == RecordQuery() else _NO_MATCH, err=True)
 
 
 def _explained(facts: dict[str, Any]) -> dict[str, Any]:
