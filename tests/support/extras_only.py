@@ -156,6 +156,8 @@ def _arguments(cli: object, path: Sequence[str], file: Path, click: ModuleType) 
             case "config" | "configs" | "data_dir" | "directory" | "nats_url":
                 where = "nats://" + NO_SERVER if parameter.name == "nats_url" else nowhere
                 given += [parameter.opts[0], where] if parameter.opts[0][:1] == "-" else [where]
+            case _ if "--out" in parameter.opts:  # else it is written where this runs
+                given += [parameter.opts[0], f"{nowhere}.tar.gz"]
             case "seconds" | "timeout" | "timeout_s":
                 given += [parameter.opts[0], "1"]
             case _ if parameter.required:
