@@ -252,7 +252,7 @@ def check_what_is_gone(logd: Logd, job: RouterJob) -> None:
 
 
 def test_an_id_is_found_by_the_index_of_logd(nats_url: str, logd: Logd) -> None:
-    """Of the log only the ranges are read that may hold the id, also after a restart."""
+    """A search reads only the ranges of the log that may hold the id, also after a restart."""
     count, per_batch = 60_000, 2000
     ids = [f"{random.Random(number).getrandbits(128):032x}" for number in range(count)]
     values = [b'{"kind":"log","record_id":"%s"}' % it.encode() for it in ids]

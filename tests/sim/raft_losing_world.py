@@ -43,7 +43,7 @@ class LosingWorld(RaftWorld):
 
     @override
     def run(self, faults_ms: int = 900) -> None:
-        """As `RaftWorld.run`, with three to five initial members and lost disks."""
+        """Run a world of three to five initial members that lose disks."""
         first = [next(self._names) for _ in range(self.random.choice((3, 3, 4, 5)))]
         self.membership = membership_of(first)
         for name in first:

@@ -206,7 +206,7 @@ class _Replayer:
 
 
 class _Drops:
-    """Of a drop journal of one record."""
+    """A drop journal that holds one record."""
 
     async def flush(self) -> None:
         """All is written."""

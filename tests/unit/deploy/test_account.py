@@ -191,7 +191,7 @@ HOP = "collectors → log collector"
 
 
 def test_a_console_compares_from_the_moment_when_it_began() -> None:
-    """Of several nodes, the starts of which nobody has to know."""
+    """It needs no time of start where there are several nodes."""
     polled = Polled()
     nodes = {"logd": logd(end=5000, started_ms=99), "logd-2": logd(end=4990)}
     for _ in range(2):

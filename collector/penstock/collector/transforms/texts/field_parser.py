@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 from typing_extensions import override
 
+from penstock.base.extras import MissingExtraError, require
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.severity import severity
 from penstock.collector.decode.timestamps import time_of
@@ -21,7 +22,9 @@ from penstock.collector.transforms.transform import (
     Event,
     OnFailure,
     ReadablePath,
+    SettingsError,
     Transform,
+    TransformContext,
     TransformSettings,
     Verdict,
     failed,
@@ -120,6 +123,18 @@ def _is_id(value: Any, length: int) -> bool:
         and not value.strip("0123456789abcdef")
         and bool(value.strip("0"))
     )
+
+
+def require_extra(extra: str, library: str, context: TransformContext) -> None:
+    """Check that the library which an extra brings is installed.
+
+    Raises:
+        SettingsError: It is not.
+    """
+    try:
+        require(extra, library)
+    except MissingExtraError as error:
+        raise SettingsError(f"transforms.{context.name}.type: {error}") from None
 
 
 class Parsing(Transform):

@@ -13,10 +13,13 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.base.extras import MissingExtraError, require
 from penstock.collector.limits import MIB
 from penstock.collector.transforms.expressions.paths import getter, parse_path
-from penstock.collector.transforms.texts.field_parser import FieldSettings, with_attributes
+from penstock.collector.transforms.texts.field_parser import (
+    FieldSettings,
+    require_extra,
+    with_attributes,
+)
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
@@ -76,12 +79,9 @@ class GeoIp(Transform):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: TransformContext) -> Self:
-        where = f"transforms.{context.name}"
-        try:
-            require("geoip", "maxminddb")
-        except MissingExtraError as error:
-            raise SettingsError(f"{where}.type: {error}") from None
-        return cls(_open(settings.database, f"{where}.database"), settings)
+        require_extra("geoip", "maxminddb", context)
+        where = f"transforms.{context.name}.database"
+        return cls(_open(settings.database, where), settings)
 
     def __init__(self, database: Any, settings: GeoIpSettings) -> None:
         metadata = database.metadata()

@@ -10,11 +10,9 @@ from typing import Any, Final, Literal, Self
 
 from typing_extensions import override
 
-from penstock.base.extras import MissingExtraError, require
-from penstock.collector.transforms.texts.field_parser import FieldSettings, Parsing
+from penstock.collector.transforms.texts.field_parser import FieldSettings, Parsing, require_extra
 from penstock.collector.transforms.transform import (
     ReadablePath,
-    SettingsError,
     TransformContext,
 )
 
@@ -39,10 +37,7 @@ class UserAgent(Parsing):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: TransformContext) -> Self:
-        try:
-            require("useragent", "ua_parser")
-        except MissingExtraError as error:
-            raise SettingsError(f"transforms.{context.name}.type: {error}") from None
+        require_extra("useragent", "ua_parser", context)
         parse = _parser()
         return cls(lambda text, _: read_user_agent(text, parse), settings, name="a user agent")
 

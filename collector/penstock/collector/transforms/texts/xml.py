@@ -12,9 +12,8 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
-from penstock.base.extras import MissingExtraError, require
-from penstock.collector.transforms.texts.field_parser import Parsing, ParsingSettings
-from penstock.collector.transforms.transform import SettingsError, TransformContext
+from penstock.collector.transforms.texts.field_parser import Parsing, ParsingSettings, require_extra
+from penstock.collector.transforms.transform import TransformContext
 from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX
 
 _ELEMENTS_MAX: Final = 16 * ATTRIBUTES_MAX
@@ -39,10 +38,7 @@ class Xml(Parsing):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: TransformContext) -> Self:
-        try:
-            require("xml", "defusedxml")
-        except MissingExtraError as error:
-            raise SettingsError(f"transforms.{context.name}.type: {error}") from None
+        require_extra("xml", "defusedxml", context)
         reader = XmlReader(settings.max_depth, keeps_namespaces=settings.namespaces)
         return cls(lambda text, _: reader.read(text), settings, name="XML that is allowed")
 
