@@ -1,6 +1,9 @@
 """Grok, URL, user agent, XML and GeoIP, through a graph made of configuration text."""
 
 import json
+import re
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,8 @@ from penstock.collector.transforms.texts.xml import XmlReader
 from penstock.collector.transforms.transform import SettingsError
 from tests.support.collector_graph import delivered, graph_of, log, process
 from tests.support.geoip import city_database
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def graph_with(section: dict[str, Any]) -> Graph:
@@ -310,3 +315,24 @@ def test_a_database_that_cannot_be_read_is_refused(tmp_path: Path, content: byte
     section: dict[str, Any] = {"type": "geoip", "database": str(path)}
     with pytest.raises(SettingsError, match=r"transforms.t.database: .* cannot be read"):
         graph_with(section)
+
+
+@pytest.mark.parametrize(
+    ("kind", "library"),
+    [("user_agent", "ua_parser"), ("xml", "defusedxml"), ("geoip", "maxminddb")],
+)
+def test_a_transform_without_its_library_names_the_extra(kind: str, library: str) -> None:
+    """In an environment that has the collector's extra alone."""
+    section = {"type": kind, "inputs": ["app"], "database": "x.mmdb", "field": "body"}
+    section = {key: value for key, value in section.items() if kind == "geoip" or key != "database"}
+    program = (
+        "from tests.support.extras_only import forbid_all_but; forbid_all_but(['collector'])\n"
+        "from tests.support.collector_graph import graph_of\n"
+        f"graph_of({{'transforms': {{'changed': {section!r}}}}})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    extra = kind.replace("_", "")
+    said = rf"transforms\.changed\.type: {library} is not installed; .*\[{extra}\]"
+    assert re.search(said, done.stderr), done.stderr[-2000:]
