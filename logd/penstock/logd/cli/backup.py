@@ -27,13 +27,13 @@ from penstock.logd.cli.query import OutputError
 from penstock.logd.cli.records import (
     ReadSession,
     check_none_skipped,
-    partitions_of,
     skip_damaged_option,
 )
 from penstock.logd.cli.server import (
     AskRefusedError,
     asking,
     clients,
+    partitions_of,
     server_option,
     stream_argument,
 )
@@ -268,7 +268,8 @@ def backup(stream: str, directory: Path, skip_damaged: bool, as_json: bool, serv
     Exit code 65: what was to be copied is gone, or was lost in an election; begin again. With
     --skip-damaged: the backup is there, without what is damaged.
     """
-    session, file_bytes = ReadSession(skip_damaged=skip_damaged), clients().file_bytes
+    session = ReadSession(skip_damaged=skip_damaged)
+    file_bytes = clients().file_bytes or FILE_BYTES
     with asking(server, session.client) as log, _disk(directory):
         manifest = _begin(log, stream, directory)
         total = sum(part.end - part.reached for part in manifest.partitions)

@@ -4,9 +4,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 import click
 from typing_extensions import override
@@ -14,14 +15,16 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
 from penstock.logd.cli.output import Progress, echo_json, json_option, safe
-from penstock.logd.cli.server import access, nats_option, publishing, server_option_beside_a_key
-from penstock.logd.client import LogClient, StreamInfo
-from penstock.logd.errors import LogdError, NoAnswerError
+from penstock.logd.cli.server import access, clients, refusal, server_option_beside_a_key
+from penstock.logd.client import Access, LogClient, StreamInfo
+from penstock.logd.errors import LogdError, NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record
 from penstock.logd.format.subjects import matches
-from penstock.logd.publisher import PubAck, PublishOptions
+from penstock.logd.publisher import BlockingPublisher, PubAck, PublishOptions
 from penstock.logd.publisher.publisher import partition_subject
 from penstock.service import UnavailableError as ServiceUnavailableError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _IN_FLIGHT: Final = 256
 """Records sent and not acked, at a time."""
@@ -34,6 +37,105 @@ _ASK_S: Final = 5.0
 
 _SHOWN_MAX: Final = 20
 """Acks that are shown one by one to people."""
+
+
+_NATS_GIVEN: Final = "penstock.logd.nats"
+
+
+def _note_nats(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keep an option for `_publishing`."""
+    assert parameter.name is not None
+    context.meta.setdefault(_NATS_GIVEN, {})[parameter.name] = value
+
+
+def _file_option(name: str, parameter: str, variable: str, text: str) -> Any:
+    return click.option(
+        name,
+        parameter,
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar=f"PENSTOCK_LOGD_NATS_{variable}",
+        show_envvar=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_note_nats,
+        help=text,
+    )
+
+
+_LOGIN_OPTIONS: Final = (
+    click.option(
+        "--nats-tls",
+        "tls",
+        is_flag=True,
+        envvar="PENSTOCK_LOGD_NATS_TLS",
+        show_envvar=True,
+        expose_value=False,
+        callback=_note_nats,
+        help="Nothing goes to NATS without TLS; so it is with tls:// and the next two.",
+    ),
+    _file_option(
+        "--nats-ca", "ca_file", "CA", "Authority of the NATS server's certificate, in PEM."
+    ),
+    _file_option("--nats-cert", "cert_file", "CERT", "Certificate to be known by at NATS, in PEM."),
+    _file_option("--nats-key", "key_file", "KEY", "Its key, if it is not in the same file."),
+    _file_option("--nats-creds", "creds", "CREDS", "A NATS user's JWT and seed (.creds)."),
+)
+
+
+def _nats_option(function: Function) -> Function:
+    """Add `--nats URL` and the options of authentication, which `_publishing` finds."""
+    for option in reversed(_LOGIN_OPTIONS):
+        function = option(function)
+    return click.option(
+        "--nats",
+        envvar="PENSTOCK_LOGD_NATS",
+        default="nats://127.0.0.1:4222",
+        show_default=True,
+        show_envvar=True,
+        metavar="URL[,...]",
+        help="The NATS server that logd listens at, or several.",
+    )(function)
+
+
+def _login() -> dict[str, Any]:
+    """Return nats-py's credentials, by the command's options and the environment. Reads files.
+
+    Raises:
+        click.UsageError: The options contradict each other.
+        RefusedError: `BAD_TLS_FILE`.
+    """
+    given = dict(click.get_current_context().meta.get(_NATS_GIVEN, {}))
+    creds = given.pop("creds", None)
+    if given.get("key_file") is not None and given.get("cert_file") is None:
+        raise click.UsageError("--nats-key needs --nats-cert")
+    found: dict[str, Any] = {}
+    context = Access(**given).context()
+    if context is not None:
+        found["tls"] = context
+    if creds is not None:
+        found["user_credentials"] = str(creds)
+    return found
+
+
+@contextmanager
+def _publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublisher]:
+    """A publisher; its errors become messages with a fix, and exit codes."""
+    try:
+        make = clients().publisher or BlockingPublisher
+        with make(nats, options, **_login()) as publisher:
+            yield publisher
+    except RefusedError as error:
+        raise refusal(error) from None
+    except NoAnswerError as error:
+        fix = "look before you publish again: penstock logd tail STREAM; with --server naming logd"
+        raise ServiceUnavailableError(
+            safe(str(error)), fix=f"{fix}, streams that do not answer are published to in batches"
+        ) from None
+    except UnavailableError as error:
+        fix = "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
+        raise ServiceUnavailableError(
+            safe(str(error)), fix=f"{fix} names the NATS server of logd"
+        ) from None
 
 
 class _HeaderType(click.ParamType[Any]):
@@ -111,7 +213,7 @@ class _Stored:
     "--connect-s", type=click.FloatRange(min=0), default=5.0, show_default=True,
     help="How long to look for a NATS server.",
 )  # fmt: skip
-@nats_option
+@_nats_option
 @server_option_beside_a_key
 @json_option("An ack a line, as JSON.")
 def publish(  # noqa: PLR0913 - what is published, how, and where
@@ -151,7 +253,7 @@ def publish(  # noqa: PLR0913 - what is published, how, and where
         message = f"{target.names} does not answer plain messages, and only those have an --id"
         raise click.UsageError(message)
     number = partitions or target.partitions(keyed=key is not None)
-    with publishing(nats, options) as publisher:
+    with _publishing(nats, options) as publisher:
         try:
             to = partition_subject(subject, key.encode(), number) if key is not None else subject
             place = _Placed(target, to)

@@ -44,7 +44,6 @@ from penstock.logd.cli.records import (
     StreamSource,
     gathered,
     offsets_of,
-    partitions_of,
     read_range,
     skip_damaged_option,
 )
@@ -57,6 +56,7 @@ from penstock.logd.cli.server import (
     check_position,
     clients,
     first_offset,
+    partitions_of,
     resolve,
     server_option,
     stream_argument,

@@ -15,17 +15,17 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 import pyarrow as pa
-import pyarrow.compute as pc
 from typing_extensions import override
 
 from penstock.base.clock import monotonic_ns
 from penstock.base.errors import DamagedDataError
+from penstock.base.lazy_module import LazyModule
 from penstock.base.pluralize import pluralize
 from penstock.logd.cli.output import (
     LEVELS,
@@ -45,6 +45,7 @@ from penstock.logd.cli.server import (
     asking,
     check_position,
     first_offset,
+    partitions_of,
     resolve,
     server_option,
     stream_argument,
@@ -58,6 +59,11 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records, slice_rows
 from penstock.logd.offline.dump import SCHEMA_OF_DUMP
 from penstock.logd.storage.reader import DamagedRanges
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 Answer = TypeVar("Answer")
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -358,24 +364,6 @@ def gathered(frames: Iterator[tuple[FrameHeader, pa.RecordBatch]]) -> Iterator[_
 
 def _one(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-
-
-def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[int]:
-    """The numbers of a stream's partitions, or those of them that are wanted.
-
-    Raises:
-        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
-        UnavailableError: The stream is not open.
-    """
-    info = log.stream(stream)
-    count = len(info.partitions)
-    if not count:  # an earlier logd shows no partitions of a stream that is not open
-        raise UnavailableError(f"stream {stream!r}: {info.problem or 'it has no partitions'}")
-    missing = sorted(number for number in wanted if number >= count)
-    if missing:
-        message = f"stream {stream!r} has no partition {missing[0]}"
-        raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=missing[0])
-    return sorted(wanted) or list(range(count))
 
 
 def _for_query(partition: int, rows: pa.RecordBatch) -> pa.RecordBatch:

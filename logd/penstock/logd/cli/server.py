@@ -1,6 +1,6 @@
 """Connections of the commands to logd and NATS, and the fixes for their errors."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,8 +22,6 @@ from penstock.logd.errors import (
     UnavailableError,
     UnsettledError,
 )
-from penstock.logd.offline.backup import FILE_BYTES
-from penstock.logd.publisher import BlockingPublisher, PublishOptions
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 from penstock.service.cli import POSITION, Position
@@ -343,12 +341,12 @@ class Clients:
     Attributes:
         log: Returns a client, as `LogClient`; None: the command's own.
         publisher: Returns a publisher, as `BlockingPublisher`; None: the command's own.
-        file_bytes: Approximate bytes of each file of a backup.
+        file_bytes: Approximate bytes of each file of a backup; None: the command's own.
     """
 
     log: Callable[..., Any] | None = None
     publisher: Callable[..., Any] | None = None
-    file_bytes: int = FILE_BYTES
+    file_bytes: int | None = None
 
 
 def clients(context: click.Context | None = None) -> Clients:
@@ -391,103 +389,22 @@ def refusal(error: RefusedError) -> ServiceError:
     return AskRefusedError(message, fix=fix)
 
 
-_NATS_GIVEN: Final = "penstock.logd.nats"
-
-
-def _note_nats(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keep an option for `publishing`."""
-    assert parameter.name is not None
-    context.meta.setdefault(_NATS_GIVEN, {})[parameter.name] = value
-
-
-def _file_option(name: str, parameter: str, variable: str, text: str) -> Any:
-    return click.option(
-        name,
-        parameter,
-        type=click.Path(path_type=Path, dir_okay=False),
-        envvar=f"PENSTOCK_LOGD_NATS_{variable}",
-        show_envvar=True,
-        metavar="FILE",
-        expose_value=False,
-        callback=_note_nats,
-        help=text,
-    )
-
-
-_LOGIN: Final = (
-    click.option(
-        "--nats-tls",
-        "tls",
-        is_flag=True,
-        envvar="PENSTOCK_LOGD_NATS_TLS",
-        show_envvar=True,
-        expose_value=False,
-        callback=_note_nats,
-        help="Nothing goes to NATS without TLS; so it is with tls:// and the next two.",
-    ),
-    _file_option(
-        "--nats-ca", "ca_file", "CA", "Authority of the NATS server's certificate, in PEM."
-    ),
-    _file_option("--nats-cert", "cert_file", "CERT", "Certificate to be known by at NATS, in PEM."),
-    _file_option("--nats-key", "key_file", "KEY", "Its key, if it is not in the same file."),
-    _file_option("--nats-creds", "creds", "CREDS", "A NATS user's JWT and seed (.creds)."),
-)
-
-
-def nats_option(function: Function) -> Function:
-    """Add `--nats URL` and the options of authentication, which `publishing` finds."""
-    for option in reversed(_LOGIN):
-        function = option(function)
-    return click.option(
-        "--nats",
-        envvar="PENSTOCK_LOGD_NATS",
-        default="nats://127.0.0.1:4222",
-        show_default=True,
-        show_envvar=True,
-        metavar="URL[,...]",
-        help="The NATS server that logd listens at, or several.",
-    )(function)
-
-
-def login() -> dict[str, Any]:
-    """Return nats-py's credentials, by the command's options and the environment. Reads files.
+def partitions_of(log: LogClient, stream: str, wanted: Collection[int]) -> list[int]:
+    """The numbers of a stream's partitions, or those of them that are wanted.
 
     Raises:
-        click.UsageError: The options contradict each other.
-        RefusedError: `BAD_TLS_FILE`.
+        RefusedError: `UNKNOWN_STREAM`, `UNKNOWN_PARTITION`.
+        UnavailableError: The stream is not open.
     """
-    given = dict(click.get_current_context().meta.get(_NATS_GIVEN, {}))
-    creds = given.pop("creds", None)
-    if given.get("key_file") is not None and given.get("cert_file") is None:
-        raise click.UsageError("--nats-key needs --nats-cert")
-    found: dict[str, Any] = {}
-    context = Access(**given).context()
-    if context is not None:
-        found["tls"] = context
-    if creds is not None:
-        found["user_credentials"] = str(creds)
-    return found
-
-
-@contextmanager
-def publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublisher]:
-    """A publisher; its errors become messages with a fix, and exit codes."""
-    try:
-        make = clients().publisher or BlockingPublisher
-        with make(nats, options, **login()) as publisher:
-            yield publisher
-    except RefusedError as error:
-        raise refusal(error) from None
-    except NoAnswerError as error:
-        fix = "look before you publish again: penstock logd tail STREAM; with --server naming logd"
-        raise ServiceUnavailableError(
-            safe(str(error)), fix=f"{fix}, streams that do not answer are published to in batches"
-        ) from None
-    except UnavailableError as error:
-        fix = "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
-        raise ServiceUnavailableError(
-            safe(str(error)), fix=f"{fix} names the NATS server of logd"
-        ) from None
+    info = log.stream(stream)
+    count = len(info.partitions)
+    if not count:  # an earlier logd shows no partitions of a stream that is not open
+        raise UnavailableError(f"stream {stream!r}: {info.problem or 'it has no partitions'}")
+    missing = sorted(number for number in wanted if number >= count)
+    if missing:
+        message = f"stream {stream!r} has no partition {missing[0]}"
+        raise RefusedError("UNKNOWN_PARTITION", message, stream=stream, partition=missing[0])
+    return sorted(wanted) or list(range(count))
 
 
 _TAIL_RECORDS: Final = 10

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.encryption.key_file import Masters, read_keys
 from penstock.logd.encryption.master_keys import MasterKeys
 from penstock.logd.errors import CorruptError, CorruptFrameError
@@ -15,6 +15,11 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import slice_rows
 from penstock.logd.offline.overlay_disk import OverlayDisk
 from penstock.logd.storage import CommitLog, LogConfig
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+else:
+    pq = LazyModule("pyarrow.parquet")
 
 SCHEMA_OF_DUMP: Final = pa.schema(
     [pa.field("offset", pa.int64(), nullable=False), *list(SCHEMA)[1:]]
