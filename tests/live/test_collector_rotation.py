@@ -597,4 +597,6 @@ def test_containers_files_carry_what_kubernetes_says_of_their_pods(
         "k8s.container.restart_count": 0,
         "k8s.node.name": "host-1",
         "k8s.pod.label.tier": "web",
+        "container.image.name": "shop/app",
+        "container.image.tags": ["1"],
     }

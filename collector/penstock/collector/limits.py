@@ -83,12 +83,22 @@ DATAGRAM_QUEUE_BYTES_MAX: Final = 8 * MIB
 CONNECTIONS_MAX: Final = 1024
 """Open connections of one listening source, unless it says otherwise."""
 
-POD_LIST_BYTES_MAX: Final = 32 * MIB
-"""One answer of the Kubernetes API: a node has 110 pods by default, 250 as a rule at most, and a
-pod's object is bounded by etcd to 1.5 MiB."""
+KUBERNETES_LIST_BYTES_MAX: Final = 32 * MIB
+"""One page of a list of the Kubernetes API, or the list of a kubelet: a node has 110 pods by
+default, 250 as a rule at most, and an object is bounded by etcd to 1.5 MiB."""
+
+KUBERNETES_OBJECT_BYTES_MAX: Final = 8 * MIB
+"""One change of a watch; etcd's 1.5 MiB, which JSON writes longer."""
+
+PODS_MAX: Final = 4096
+"""Pods whose facts are kept; a node has some hundred, and those that ended count until others need
+their place."""
 
 POD_LABELS_MAX: Final = 64
-"""Labels of one pod that become attributes."""
+"""Labels of one pod or container that become attributes, and as many of its annotations."""
+
+DOCKER_ANSWER_BYTES_MAX: Final = 4 * MIB
+"""Docker's description of one container."""
 
 FILES_OPEN_MAX: Final = 4096
 """Files that are open at once; others are opened when there is something to read in them."""

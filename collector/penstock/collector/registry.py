@@ -160,6 +160,7 @@ SOURCES: Final = Registry(
         "host_metrics": "penstock.collector.sources.host_metrics:HostMetricsSource",
         "http": "penstock.collector.sources.http:HttpSource",
         "journald": "penstock.collector.sources.journald:JournaldSource",
+        "kubernetes_events": "penstock.collector.sources.kubernetes_events:KubernetesEventsSource",
         "loki": "penstock.collector.sources.senders.loki:LokiSource",
         "otlp": "penstock.collector.sources.otlp.source:OtlpSource",
         "prometheus": "penstock.collector.sources.prometheus.source:PrometheusSource",

@@ -25,6 +25,7 @@ from penstock.base.http.client import (
     Response,
     client_tls,
     fetch,
+    open_stream,
     target_of,
 )
 from tests.support.certificates import Authority
@@ -461,3 +462,65 @@ def test_a_name_that_changes_is_followed_though_the_connection_is_well(
         clock.skipped_ns += int((CONNECTION_AGE_S + 1) * 1e9)
         client.send(POST)
     assert [len(door.asked) for door in doors] == [2, 1]
+
+
+def chunked(*parts: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+STREAMED: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def parts_of(url: str) -> list[bytes]:
+    found = []
+    async with open_stream(url, Request("/watch"), timeout_s=20) as stream:
+        assert stream.head.status == 200
+        while part := await stream.read():
+            found.append(part)
+    return found
+
+
+async def test_a_stream_hands_out_what_came_before_the_answer_has_ended() -> None:
+    read = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        head_of(connection)
+        connection.sendall(STREAMED + chunked(b"one"))
+        read.wait(20)
+        connection.sendall(chunked(b"two", b""))
+
+    with serving(serve) as url:
+        async with open_stream(url, Request("/watch"), timeout_s=20) as stream:
+            assert await stream.read() == b"one"
+            read.set()
+            assert await stream.read() == b"two"
+            assert await stream.read() == b""
+            assert await stream.read() == b"", "and stays there"
+
+
+async def test_a_stream_that_is_cut_short_is_an_error() -> None:
+    with serving(says(STREAMED + chunked(b"one"))) as url, pytest.raises(HttpError, match="whole"):
+        await parts_of(url)
+    with serving(says(b"")) as url, pytest.raises(NoAnswerError):
+        await parts_of(url)
+
+
+async def test_a_stream_has_a_time_limit_until_its_head_is_there() -> None:
+    ended = threading.Event()
+    with serving(lambda connection: (head_of(connection), ended.wait(20), None)[2]) as url:
+        with pytest.raises(TimeoutError, match=r"0\.2 s"):
+            async with open_stream(url, Request("/"), timeout_s=0.2):
+                pass
+        ended.set()
+
+
+async def test_a_server_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, tmp_path / "socket"):
+        options: dict[str, Any] = {"timeout_s": 20.0, "body_bytes_max": BODY_BYTES_MAX}
+        found = await fetch("http://x", Request("/"), address=tmp_path / "socket", **options)
+    assert found.body == b"ok"

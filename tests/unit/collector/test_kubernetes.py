@@ -11,8 +11,11 @@ import pytest
 import structlog
 
 from penstock.base.clock import SystemClock
-from penstock.collector.sources.files.kubernetes import Pods, service_of
-from penstock.collector.sources.files.settings import FileSettings, KubernetesSection
+from penstock.collector.sources.containers.file_facts import service_of
+from penstock.collector.sources.containers.pod_facts import Chosen, facts_of
+from penstock.collector.sources.containers.pods import PodCache, Pods
+from penstock.collector.sources.containers.settings import KubernetesSection
+from penstock.collector.sources.files.settings import FileSettings
 from penstock.service import ConfigError
 from tests.support.certificates import Authority
 from tests.support.fake_kubernetes import FakeKubernetes, pod
@@ -57,9 +60,19 @@ class Asked:
             clock=SystemClock(),
         )  # fmt: skip
 
-    async def facts(self, path: str) -> Any:
+    async def facts(self, path: str, *, is_whole: bool = True) -> Any:
         await wait_until_async(lambda: self.pods.facts(path) is not None)
-        return self.pods.facts(path)
+        found = self.pods.facts(path)
+        assert found is not None
+        assert found.is_whole is is_whole
+        return found.attributes
+
+    async def until_whole(self, path: str) -> None:
+        def is_whole() -> bool:
+            found = self.pods.facts(path)
+            return found is not None and found.is_whole
+
+        await wait_until_async(is_whole)
 
 
 @asynccontextmanager
@@ -76,14 +89,17 @@ async def asking(
 
 
 @pytest.mark.parametrize("ask", ["api", "kubelet"])
-async def test_a_files_pod_gives_node_and_labels(
+async def test_a_files_pod_gives_node_image_and_labels(
     tmp_path: Path, server: FakeKubernetes, authority: Authority, ask: str
 ) -> None:
     server.pods = [pod("cart-7f9", UID, labels=LABELS)]
     of_pod = {
         "k8s.node.name": "node-1",
+        "k8s.pod.uid": UID,
         "k8s.pod.label.app.kubernetes.io/name": "cart",
         "k8s.pod.label.tier": "web",
+        "container.image.name": "shop/app",
+        "container.image.tags": ["1"],
     }
     async with asking(tmp_path, server, authority, ask=ask) as asked:
         assert asked.pods.facts(PATH) is None, "it waits for the first answer"
@@ -94,34 +110,121 @@ async def test_a_files_pod_gives_node_and_labels(
         assert service_of({}, "/var/log/other.log") == "other"
         server.pods = []
         assert (await asked.facts(PATH))["k8s.node.name"] == "node-1", "also when it is gone"
-    wanted = "/pods" if ask == "kubelet" else "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1"
-    assert set(server.requests) == {wanted}
+    path = "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1&"
+    wanted = "/pods" if ask == "kubelet" else path
+    assert all(one.startswith(wanted) for one in server.requests)
 
 
-async def test_a_pod_that_is_met_later_is_asked_for_at_once(
-    tmp_path: Path, server: FakeKubernetes, authority: Authority
+@pytest.mark.parametrize("ask", ["api", "kubelet"])
+async def test_a_pod_that_is_met_later_is_known_at_once(
+    tmp_path: Path, server: FakeKubernetes, authority: Authority, ask: str
 ) -> None:
-    async with asking(tmp_path, server, authority, refresh_s=3600) as asked:
+    async with asking(tmp_path, server, authority, refresh_s=3600, ask=ask) as asked:
         await wait_until_async(lambda: bool(server.requests))
         server.pods = [pod("cart-7f9", UID, labels=LABELS)]
         assert (await asked.facts(PATH))["k8s.pod.label.tier"] == "web"
+
+
+async def test_a_watch_follows_changes_and_goes_on_when_its_position_is_forgotten(
+    tmp_path: Path, server: FakeKubernetes, authority: Authority
+) -> None:
+    def tier(asked: Asked) -> Any:
+        found = asked.pods.facts(PATH)
+        return None if found is None else found.attributes.get("k8s.pod.label.tier")
+
+    server.pods = [pod("cart-7f9", UID, labels=LABELS)]
+    async with asking(tmp_path, server, authority) as asked:
+        await wait_until_async(lambda: tier(asked) == "web")
+        server.put("pods", pod("cart-7f9", UID, labels={"tier": "canary"}))
+        await wait_until_async(lambda: tier(asked) == "canary")
+        server.forget()
+        server.put("pods", pod("cart-7f9", UID, labels={"tier": "late"}))
+        await wait_until_async(lambda: tier(asked) == "late")
+    assert sum("watch=" not in one for one in server.requests) == 2, "one list, and one after 410"
+    assert not asked.notes
 
 
 async def test_a_pod_of_the_same_name_and_another_uid_is_another(
     tmp_path: Path, server: FakeKubernetes, authority: Authority
 ) -> None:
     server.pods = [pod("cart-7f9", OTHER, labels=LABELS)]
-    async with asking(tmp_path, server, authority) as asked:
-        assert await asked.facts(PATH) == OF_PATH
-        static = pod("cart-7f9", OTHER, annotations={"kubernetes.io/config.hash": UID})
-        server.pods = [static]
-    async with asking(tmp_path, server, authority, labels=["none"]) as asked:
-        assert await asked.facts(PATH) == {**OF_PATH, "k8s.node.name": "node-1"}
+    with structlog.testing.capture_logs() as logs:
+        async with asking(tmp_path, server, authority, wait_s=0.2) as asked:
+            assert await asked.facts(PATH, is_whole=False) == OF_PATH
+            assert asked.notes["kubernetes_files_not_enriched"] == 1
+            static = pod("cart-7f9", OTHER, annotations={"kubernetes.io/config.hash": UID})
+            server.pods = [static]
+            await asked.until_whole(PATH)
+    assert [one["pod"] for one in logs if one["event"] == "pod_unknown"] == ["cart-7f9"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels", "wanted"),
+    [
+        (
+            {"kind": "ReplicaSet", "name": "cart-7f9"},
+            {"pod-template-hash": "7f9"},
+            {"k8s.replicaset.name": "cart-7f9", "k8s.deployment.name": "cart"},
+        ),
+        ({"kind": "ReplicaSet", "name": "cart-7f9"}, {}, {"k8s.replicaset.name": "cart-7f9"}),
+        ({"kind": "StatefulSet", "name": "db"}, {}, {"k8s.statefulset.name": "db"}),
+        ({"kind": "DaemonSet", "name": "agent"}, {}, {"k8s.daemonset.name": "agent"}),
+        (
+            {"kind": "Job", "name": "report-29456120"},
+            {},
+            {"k8s.job.name": "report-29456120", "k8s.cronjob.name": "report"},
+        ),
+        ({"kind": "Job", "name": "load-20260101"}, {}, {"k8s.job.name": "load-20260101"}),
+        ({"kind": "Rollout", "name": "cart"}, {}, {}),
+    ],
+)
+def test_the_owner_of_a_pod_is_named(
+    owner: dict[str, str], labels: dict[str, str], wanted: dict[str, str]
+) -> None:
+    references = [{"kind": "Other", "name": "x"}, {**owner, "uid": "o", "controller": True}]
+    made = pod(
+        "p", UID, labels=labels, ownerReferences=references,
+        creationTimestamp="2026-01-02T07:20:00Z",
+    )  # fmt: skip
+    found = facts_of(made, Chosen([], [])).attributes
+    named = {key: value for key, value in found.items() if key.endswith(".name")}
+    assert named == {"k8s.node.name": "node-1", **wanted}
+    kind = f"k8s.{owner['kind'].lower()}.uid"
+    assert found.get(kind) == ("o" if wanted else None)
+
+
+def test_annotations_are_chosen_and_an_id_is_of_the_run_that_wrote_the_file() -> None:
+    made = pod("p", UID, annotations={"team/a": "x", "team/b": "y", "secret": "z"})
+    made["status"]["containerStatuses"] = [
+        {"name": "app", "restartCount": 2, "containerID": "containerd://abc"}
+    ]
+    facts = facts_of(made, Chosen(["*"], ["team/*"]))
+    found = facts.of_container(OF_PATH)
+    assert found["container.id"] == "abc"
+    assert "container.id" not in facts.of_container({**OF_PATH, "k8s.container.restart_count": 1})
+    names = {name for name in found if name.startswith("k8s.pod.annotation.")}
+    assert names == {"k8s.pod.annotation.team/a", "k8s.pod.annotation.team/b"}
+
+
+def test_the_cache_of_pods_is_bounded_and_those_that_ended_make_room() -> None:
+    notes: Counter[str] = Counter()
+    cache = PodCache(Chosen([], []), lambda what: notes.update([what]), max_pods=3)
+    for number in range(3):
+        cache.put(pod(f"p{number}", f"u{number}"))
+    cache.end("u1")
+    cache.put(pod("p3", "u3"))
+    assert cache.find(("shop", "p1"), None) is None
+    assert [cache.find(("shop", f"p{n}"), f"u{n}") is not None for n in (0, 2, 3)] == [True] * 3
+    assert not notes
+    cache.put(pod("p4", "u4"))
+    assert len(cache) == 3
+    assert cache.find(("shop", "p0"), None) is None, "the one that is known longest"
+    assert notes == {"kubernetes_pods_left_out": 1}
 
 
 @pytest.mark.parametrize(
     ("allowed", "token", "told"),
-    [(False, "secret", "HTTP 403: the service account may not list them; let its role get"),
+    [(False, "secret", "HTTP 403: the service account may not ask for this; let its role list and"),
      (True, "wrong", "HTTP 401")],
 )  # fmt: skip
 async def test_where_the_service_account_may_not_ask_the_path_says_what_is_known(
@@ -132,7 +235,8 @@ async def test_where_the_service_account_may_not_ask_the_path_says_what_is_known
     with structlog.testing.capture_logs() as logs:
         async with asking(tmp_path, server, authority, wait_s=0.2, node="node-1") as asked:
             (tmp_path / "token").write_text(token)
-            assert await asked.facts(PATH) == {**OF_PATH, "k8s.node.name": "node-1"}
+            found = await asked.facts(PATH, is_whole=False)
+            assert found == {**OF_PATH, "k8s.node.name": "node-1"}
             await wait_until_async(lambda: asked.notes["kubernetes_requests_failed"] >= 1)
     (entry,) = [one for one in logs if one["event"] == "kubernetes_pods_unavailable"]
     assert told in entry["error"]

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from penstock.base.clock import SystemClock
 from penstock.collector.config import CollectorConfig
 from penstock.collector.sources.files.settings import FileSettings
+from penstock.collector.sources.kubernetes_events import KubernetesEventsSettings
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.init import init
 from penstock.deploy.site import site_of
@@ -120,7 +121,8 @@ def test_what_is_named_is_there(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "service", ["nats", "logd", "collector", "collectors", "router", "console"]
+    "service",
+    ["nats", "logd", "collector", "collectors", "kubernetes-events", "router", "console"],
 )
 def test_services_lead_to_pods_that_listen(service: str) -> None:
     spec = one("Service", service)["spec"]
@@ -217,7 +219,35 @@ def test_the_collector_reads_what_containers_print_and_may_ask_for_their_pods(
         "namespace": KUSTOMIZATION["namespace"],
     }
     role = one(binding["roleRef"]["kind"], binding["roleRef"]["name"])
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}]
+
+
+def test_one_collector_takes_the_clusters_events_and_may_do_nothing_else(tmp_path: Path) -> None:
+    found = one("StatefulSet", "kubernetes-events")["spec"]
+    assert found["replicas"] == 1, "each would take all of them"
+    [container] = found["template"]["spec"]["containers"]
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    init(tmp_path, site_of("kubernetes", 3), SystemClock())
+    config = load_config(
+        CollectorConfig,
+        tmp_path / "collector" / "collector.yaml",
+        env_prefix="PENSTOCK_COLLECTOR",
+        environ={"PENSTOCK_COLLECTOR__SOURCES": variables["PENSTOCK_COLLECTOR__SOURCES"]},
+    )
+    [source] = config.sources
+    assert isinstance(source, KubernetesEventsSettings)
+    mounts = {Path(mount["mountPath"]): mount["name"] for mount in container["volumeMounts"]}
+    [account] = [one for one in found["template"]["spec"]["volumes"] if one["name"] == "account"]
+    assert mounts[source.token_file.parent] == mounts[source.ca_file.parent] == "account"
+    [token, authority] = account["projected"]["sources"]
+    assert token["serviceAccountToken"]["path"] == source.token_file.name
+    assert authority["configMap"]["items"][0]["path"] == source.ca_file.name
+    kept = [claim["metadata"]["name"] for claim in found["volumeClaimTemplates"]]
+    assert mounts[config.data_dir.parent] in kept, "its position outlives the pod"
+    role = one("ClusterRole", "penstock-kubernetes-events")
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["list", "watch"]}
+    ]
 
 
 def test_secrets_are_the_files_that_init_makes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from penstock.specs.models.log import severity_text
 Severity = tuple[int, str]
 """Number and OpenTelemetry's short name of a severity."""
 INFO: Final = (9, "INFO")
+WARN: Final = (13, "WARN")
 
 
 def _of(number: int, *names: str) -> dict[str, Severity]:

@@ -6,7 +6,8 @@ behind one name there may be many backends, and one of them that drains answers 
 somebody stays. For each new connection the name is resolved again; of its addresses one is taken at
 random, and the one that was left last.
 
-`fetch` asks once from an event loop, on a new connection.
+`fetch` asks once from an event loop, on a new connection; `open_stream` does so for an answer that
+may have no end, as of a watch.
 
 Redirects are not followed, and proxies that the environment names are not used: what a request
 shows to prove who it is from is for one host.
@@ -17,8 +18,8 @@ import random
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from typing import Any, Final, Self
 from urllib.parse import SplitResult, urlsplit
 
 import h11
+from typing_extensions import override
 
 from penstock.base.clock import Clock, SystemClock
 
@@ -471,7 +473,7 @@ async def fetch(
     timeout_s: float,
     body_bytes_max: int,
     tls: ssl.SSLContext | None = None,
-    address: str | None = None,
+    address: str | Path | None = None,
 ) -> Response:
     """Ask once, on a new connection.
 
@@ -481,7 +483,8 @@ async def fetch(
         timeout_s: Maximum seconds of the request.
         body_bytes_max: Bound of the answer's body.
         tls: TLS of ``https``; the system's authorities without it.
-        address: The one to ask of those that the URL's host stands for; None: any.
+        address: The one to ask of those that the URL's host stands for, or the path of a Unix
+            socket; None: any.
 
     Raises:
         TimeoutError: There was no whole answer in time.
@@ -490,28 +493,154 @@ async def fetch(
         ValueError: HTTP forbids a header or the target; no value is shown.
     """
     parts = urlsplit(url)
-    once = replace(request, headers={"Connection": "close", **request.headers})
-    exchange = _Exchange(_connection(), parts, once, body_bytes_max)
-    context = (tls or client_tls()) if parts.scheme == "https" else None
+    exchange = _Exchange(_connection(), parts, _once(request), body_bytes_max)
+    async with _in_time(timeout_s), _opened(parts, tls, address) as (reader, writer):
+        return await _ask(reader, writer, exchange)
+
+
+class _StreamedExchange(_Exchange):
+    """An exchange whose answer's body is handed out part by part."""
+
+    def __init__(self, parts: SplitResult, request: Request) -> None:
+        super().__init__(_connection(), parts, _once(request), 0)
+        self.found: list[bytes] = []
+
+    @property
+    def head(self) -> Response | None:
+        """The answer without its body; None before it came."""
+        return None if self._head is None else self._response()
+
+    @override
+    def _take(self, data: bytes) -> None:
+        self.found.append(data)
+
+
+class Stream:
+    """An answer whose body is read part by part, for as long as the server sends it.
+
+    Attributes:
+        head: The answer, without its body.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, exchange: _StreamedExchange) -> None:
+        self._reader = reader
+        self._exchange = exchange
+        self._ended = False
+
+    @property
+    def head(self) -> Response:
+        head = self._exchange.head
+        assert head is not None, "open_stream waits for it"
+        return head
+
+    async def begin(self) -> None:
+        """Wait for the answer's head; raises what `read` does."""
+        while self._exchange.head is None:
+            await self._receive()
+
+    async def read(self) -> bytes:
+        """Return the next part of the body, as large as it came; empty at the body's end.
+
+        Raises:
+            HttpError: The answer was cut short, or is not HTTP.
+            OSError: The connection broke.
+        """
+        while not (self._exchange.found or self._ended):
+            await self._receive()
+        found = b"".join(self._exchange.found)
+        self._exchange.found.clear()
+        return found
+
+    async def _receive(self) -> None:
+        self._ended = self._exchange.receive(await self._reader.read(_READ_BYTES)) is not None
+
+
+@asynccontextmanager
+async def open_stream(
+    url: str,
+    request: Request,
+    *,
+    timeout_s: float,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[Stream]:
+    """Ask once, on a new connection, for an answer that may go on for ever.
+
+    The kernel asks a silent peer whether it is still there, so that a connection which a gateway
+    forgot ends within a minute.
+
+    Args:
+        url: The server's URL; its scheme, host and port count.
+        request: The request.
+        timeout_s: Maximum seconds until the answer's head is there.
+        tls: TLS of ``https``; the system's authorities without it.
+
+    Raises:
+        TimeoutError: There was no head in time.
+        HttpError: There was none, or none that can be used.
+        OSError: The server cannot be reached, or the connection broke.
+        ValueError: HTTP forbids a header or the target; no value is shown.
+    """
+    parts = urlsplit(url)
+    exchange = _StreamedExchange(parts, request)
+    async with AsyncExitStack() as opened:
+        async with _in_time(timeout_s):
+            reader, writer = await opened.enter_async_context(_opened(parts, tls, None))
+            _ask_whether_there(writer.get_extra_info("socket"))
+            for part in exchange.to_send():
+                writer.write(part)
+            stream = Stream(reader, exchange)
+            await stream.begin()
+        yield stream
+
+
+def _once(request: Request) -> Request:
+    return replace(request, headers={"Connection": "close", **request.headers})
+
+
+@asynccontextmanager
+async def _in_time(timeout_s: float) -> AsyncIterator[None]:
+    """A time limit, whose error says how long it was."""
     late = asyncio.timeout(timeout_s)
     try:
         async with late:
-            reader, writer = await asyncio.open_connection(
-                address or parts.hostname,
-                parts.port or _PORTS[parts.scheme],
-                ssl=context,
-                server_hostname=None if context is None else parts.hostname,
-            )
-            try:
-                return await _ask(reader, writer, exchange)
-            finally:
-                writer.transport.abort()  # closing would wait for what it has not taken
-                with suppress(OSError):
-                    await writer.wait_closed()
+            yield
     except TimeoutError:
         if late.expired():
             raise TimeoutError(f"no answer within {timeout_s:g} s") from None
         raise
+
+
+@asynccontextmanager
+async def _opened(
+    parts: SplitResult, tls: ssl.SSLContext | None, address: str | Path | None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    context = (tls or client_tls()) if parts.scheme == "https" else None
+    name = None if context is None else parts.hostname
+    if isinstance(address, Path):
+        reader, writer = await asyncio.open_unix_connection(
+            address, ssl=context, server_hostname=name
+        )
+    else:
+        reader, writer = await asyncio.open_connection(
+            address or parts.hostname,
+            parts.port or _PORTS[parts.scheme],
+            ssl=context,
+            server_hostname=name,
+        )
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()  # closing would wait for what it has not taken
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def _ask_whether_there(opened: socket.socket) -> None:
+    """Let the kernel probe a silent peer; the connection ends when it has not answered for 30 s."""
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 async def _ask(

@@ -1,8 +1,7 @@
 """Settings of the source `file`."""
 
 from glob import escape
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -12,8 +11,9 @@ from penstock.collector.limits import (
     LINE_BYTES_MAX,
 )
 from penstock.collector.regex import compile_pattern
+from penstock.collector.sources.containers.settings import DockerSection, KubernetesSection
 from penstock.collector.sources.settings import LinesSettings, Section
-from penstock.service import FilePath, NoNul, absolute
+from penstock.service import NoNul, absolute
 from penstock.service.config_types import check_unexpanded
 
 
@@ -26,8 +26,6 @@ def _absolute_pattern(text: str) -> str:
 
 Pattern = Annotated[NoNul, AfterValidator(_absolute_pattern)]
 """Pattern of absolute paths; a relative one is resolved as it is read, like a `FilePath`."""
-
-_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class MultilineSection(Section):
@@ -63,35 +61,6 @@ class MultilineSection(Section):
                 msg = f"{pattern!r} {error}"
                 raise ValueError(msg) from None
         return self
-
-
-class KubernetesSection(Section):
-    """Whom the pods of the files' containers are asked of, for `k8s.*` resource attributes."""
-
-    ask: Literal["api", "kubelet"] = Field(
-        default="api", description="the API server for the pods of the node, or its kubelet"
-    )
-    server: str = Field(
-        default="https://kubernetes.default.svc",
-        pattern=r"^https?://[^/\s]+$",
-        description="URL; of a kubelet as in https://127.0.0.1:10250",
-    )
-    node: str | None = Field(default=None, min_length=1, description="by default `name`")
-    token_file: FilePath = Field(
-        default=_SERVICE_ACCOUNT / "token", description="read again for each request"
-    )
-    ca_file: FilePath = Field(default=_SERVICE_ACCOUNT / "ca.crt", description="PEM")
-    verify: bool = Field(
-        default=True, description="false: any certificate is taken, as kubelets sign their own"
-    )
-    labels: list[str] = Field(
-        default=["*"], description="names of the pod's labels that are wanted; patterns"
-    )
-    refresh_s: float = Field(default=30.0, ge=1, le=3600)
-    timeout_s: float = Field(default=10.0, gt=0, le=300, description="of one request")
-    wait_s: float = Field(
-        default=5.0, ge=0, le=300, description="how long a new file waits for what its pod is"
-    )
 
 
 class FileSettings(LinesSettings):
@@ -143,6 +112,7 @@ class FileSettings(LinesSettings):
     )
     rotate_wait_s: float = Field(default=30.0, ge=0)
     kubernetes: KubernetesSection | None = None
+    docker: DockerSection | None = None
     max_decompressed_bytes: int = Field(
         default=DECOMPRESSED_BYTES_MAX,
         ge=1,
@@ -151,8 +121,11 @@ class FileSettings(LinesSettings):
 
     @model_validator(mode="after")
     def _has_containers(self) -> "FileSettings":
-        if self.service == "from_container" and self.kubernetes is None:
-            msg = "`service: from_container` needs the section `kubernetes` ({} is enough in a pod)"
+        if self.service == "from_container" and not (self.kubernetes or self.docker):
+            msg = (
+                "`service: from_container` needs the section `kubernetes` ({} is enough in a pod)"
+                " or `docker`"
+            )
             raise ValueError(msg)
         return self
 

@@ -45,10 +45,12 @@ from penstock.collector.delivery.publisher import Sender
 from penstock.collector.descriptors import OUT_OF_DESCRIPTORS, Descriptors
 from penstock.collector.ledger import Ledger
 from penstock.collector.limits import LINE_BYTES_MAX, STRUCTURED_BYTES_MAX
+from penstock.collector.sources.containers.docker import Containers
+from penstock.collector.sources.containers.file_facts import ContainerFacts, FileFacts, service_of
+from penstock.collector.sources.containers.pods import Pods
 from penstock.collector.sources.files.compressed import CompressedTail, Names, Search
 from penstock.collector.sources.files.discovery import Patterns, age_of, family_of
 from penstock.collector.sources.files.identity import FileState, Generations, Verdict
-from penstock.collector.sources.files.kubernetes import Pods, service_of
 from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.files.watcher import Watcher
@@ -136,10 +138,14 @@ class FileSource(Source):
         self._failed = False
         self._is_renamed = False
         self._log = structlog.get_logger().bind(source=self.name)
-        self._pods: Pods | None = None
+        self._containers: list[ContainerFacts] = []
         if section.kubernetes is not None:
-            self._pods = Pods(
-                section.kubernetes, node, source=self.name, note=self._note, clock=clock
+            self._containers.append(
+                Pods(section.kubernetes, node, source=self.name, note=self._note, clock=clock)
+            )
+        if section.docker is not None:
+            self._containers.append(
+                Containers(section.docker, source=self.name, note=self._note, clock=clock)
             )
         self._search = Search(section, self._note, self._complain, self._log, descriptors)
         self._watcher = Watcher(self._wake.set, self._log)
@@ -150,7 +156,7 @@ class FileSource(Source):
 
     @override
     async def run(self) -> None:
-        asking = None if self._pods is None else asyncio.create_task(self._pods.run())
+        asking = [asyncio.create_task(one.run()) for one in self._containers]
         try:
             self._let_go_unnamed()
             self._tell_unread()
@@ -165,8 +171,8 @@ class FileSource(Source):
                     await self._pause()
                 everything = self._is_everything_due()
         finally:
-            if asking is not None:
-                asking.cancel()
+            for task in asking:
+                task.cancel()
             self._search.close()
             self._watcher.close()
             for tail in self._tails.values():
@@ -552,8 +558,8 @@ class FileSource(Source):
             family = family_of(Path(tail.state.path))
             if family in behind:
                 continue  # an older file of the same rotation comes first
-            if self._pods is not None and self._pods.facts(tail.state.path) is None:
-                continue  # what its pod is comes within a moment
+            if self._facts_of(tail.state.path) is None:
+                continue  # what its container is comes within a moment
             await self._sender.wait_for_room()
             try:
                 now_ns = self._clock.monotonic_ns()
@@ -629,7 +635,7 @@ class FileSource(Source):
             now_ns = self._clock.unix_ns()
             path = tail.state.path
             context = LineContext(
-                self._resource_of(path),
+                self._resource_of(path, len(lines)),
                 {"log.file.path": printable(path), "log.file.name": printable(Path(path).name)},
                 self._rules,
             )
@@ -671,13 +677,29 @@ class FileSource(Source):
             tail.reported = tail.position
             self._sender.handle(Read(origin, tail.position))
 
-    def _resource_of(self, path: str) -> Mapping[str, Any]:
-        if self._pods is None:
+    def _facts_of(self, path: str) -> FileFacts | None:
+        """Return what is known of a file's container; None while it is being asked for."""
+        attributes: dict[str, Any] = {}
+        is_whole = True
+        for one in self._containers:
+            found = one.facts(path)
+            if found is None:
+                return None
+            attributes |= found.attributes
+            is_whole &= found.is_whole
+        return FileFacts(attributes, is_whole)
+
+    def _resource_of(self, path: str, count: int) -> Mapping[str, Any]:
+        """Return the resource of so many records of a file."""
+        if not self._containers:
             return self._resource
-        facts = self._pods.facts(path) or {}
-        own = {**self._resource, **facts}
+        facts = self._facts_of(path)
+        if facts is None or not facts.is_whole:
+            self._ledger[self.name].notes["records_not_enriched"] += count
+        attributes = {} if facts is None else facts.attributes
+        own = {**self._resource, **attributes}
         if self._section.service == "from_container":
-            own["service.name"] = service_of(facts, path)
+            own["service.name"] = service_of(attributes, path)
         return own
 
     def _split(self, lines: list[Line]) -> list[Line]:

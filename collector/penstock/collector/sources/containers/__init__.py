@@ -1,0 +1,1 @@
+"""Containers: what Kubernetes and Docker know of those whose logs are read."""
