@@ -99,7 +99,13 @@ def job_of(
 
 
 def asked(logd: Logd, job: RouterJob, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the answer of the command."""
+    """The exit code and the answer of the command; the job may be stopped."""
+    file = f"--job={job.checkpoint_dir.parent / 'router.yaml'}"
+    return asked_without_file(logd, job, file, *arguments)
+
+
+def asked_without_file(logd: Logd, job: RouterJob, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """The same, where the command does not know the job file."""
     admin = f"http://{job.config['admin']}"
     base = ["trace", "--server", logd.fetch, "--url", admin, "--json", "--limit", "10000"]
     done = CliRunner().invoke(cli, [*base, *arguments])
@@ -151,6 +157,7 @@ def test_every_answer_about_every_record_is_true(
         assert said["down"][5]["problem"]
         check_searches(logd, job)
         check_what_is_gone(logd, job)
+        check_the_stopped_job(logd, job)
     finally:
         job.daemon.close()
 
@@ -229,6 +236,40 @@ def check_searches(logd: Logd, job: RouterJob) -> None:
     assert (refused.exit_code, "is not a condition" in refused.output) == (ExitCode.USAGE, True)
 
 
+def check_the_stopped_job(logd: Logd, job: RouterJob, before: dict[str, Any]) -> None:
+    """A job that does not run is asked by its files, and says the same."""
+    positions = [f"--position=logs/0/{number}" for number in range(COUNT)]
+    code, answer = asked(logd, job, *positions)
+    assert (code, answer["not_asked"]) == (ExitCode.FAILURE, {})
+    assert answer["not_running"]["test"].startswith("it does not run;")
+    said, running = fates_of(answer), fates_of(before)
+    for sink in ("lake", "errors", "search"):
+        assert said[sink] == running[sink]
+    fates = {at: it["fate"] for at, it in said["down"].items() if at != MALFORMED}
+    assert set(fates.values()) == {"waiting"}
+    where = "substring_index(body, ' ', 2) = 'order 42'"
+    assert [it["offset"] for it in asked(logd, job, "--where", where)[1]["records"]] == [42]
+
+
+def test_a_job_that_never_ran_says_what_it_would_do(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    publish(nats_url, "telemetry.logs.checkout", [line(number) for number in range(20)])
+    job = RouterJob(tmp_path / "router", logd.fetch, streams=["logs"])
+    job.config["routes"] = [{"name": "e", "where": "severity_number >= 17", "sinks": ["lake"]}]
+    job.daemon.write_config()
+    code, answer = asked(logd, job, "--position=logs/0/10", "--position=logs/0/11")
+    assert (code, answer["not_asked"]) == (ExitCode.FAILURE, {})
+    assert answer["not_running"]["test"].startswith("it does not run and never has;")
+    said = fates_of(answer)["lake"]
+    assert (said[10]["fate"], said[11]["fate"]) == ("waiting", "not_routed")
+    assert not job.checkpoint_dir.exists(), "asking leaves nothing"
+    job.config["starting_offsets"] = "latest"
+    job.daemon.write_config()
+    said = fates_of(asked(logd, job, "--position=logs/0/10")[1])["lake"]
+    assert said[10]["fate"] == "not_read"
+
+
 def check_what_is_gone(logd: Logd, job: RouterJob) -> None:
     """What the log deleted before a sink had read it is lost there, and unknown elsewhere."""
     with LogClient(logd.fetch) as log:
@@ -243,8 +284,7 @@ def check_what_is_gone(logd: Logd, job: RouterJob) -> None:
         fates_of(asked(logd, job, "--position", "logs/0/25")[1])["search"][25]["fate"]
         == "dead_letter"
     )
-    job.daemon.kill()
-    code, answer = asked(logd, job, "--position", "logs/0/5")
+    code, answer = asked_without_file(logd, job, "--position", "logs/0/5")
     assert (code, list(answer["not_asked"])) == (
         ExitCode.UNAVAILABLE,
         [f"http://{job.config['admin']}"],

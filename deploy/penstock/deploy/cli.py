@@ -337,6 +337,7 @@ def console(**options: Any) -> None:
     penstock trace --record-id 018f2c19-aa00-7000-8000-000000000042 --from 1h --json
     penstock trace --position logs/0/4711
     penstock trace --where "service = 'checkout' and body like '%declined%'" --from 10m
+    penstock trace --position logs/0/4711 --config console.yaml --job /etc/penstock/job.yaml
     """,
 )
 @click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="A trace; repeatable.")
@@ -380,6 +381,11 @@ def console(**options: Any) -> None:
     "--url", "urls", multiple=True, metavar="URL",
     help="Admin endpoint of a router job or collector; may be repeated.",
 )  # fmt: skip
+@click.option(
+    "--job", "job_files", multiple=True, metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A job file; it and its checkpoint are read where the job does not run. Repeatable.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def trace(
     *,
@@ -393,7 +399,8 @@ def trace(
     """Find records and say where each is, from the collector to every sink.
 
     For each sink of each job: delivered, waiting, not routed, sampled, deduplicated, dead letter,
-    lost, or unknown and why. Exit code: 0 when every sink that should have a record has it, 1 when
+    lost, or unknown and why. A job that does not run is asked by its files, which `penstock up`
+    knows and --job names. Exit code: 0 when every sink that should have a record has it, 1 when
     one lacks it or no record is found, 69 when a part could not be asked; the rest is told.
     """
     _extra_all()

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.cli import cli
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.trace.explain import Trace, explain, named
@@ -18,9 +22,12 @@ from penstock.deploy.trace.find import (
     by_id,
     scan,
 )
-from penstock.deploy.trace.parts import PartsClient
+from penstock.deploy.trace.parts import Parts, PartsClient
 from penstock.deploy.trace.report import report
+from penstock.deploy.trace.stopped_jobs import find_stopped_jobs
 from penstock.logd.format.batch import Record
+from penstock.router.checkpoint.local import JobLock, StartingOffsets
+from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.service import ExitCode
 from tests.support.console import FakePart, a_status
 from tests.support.fake_log import FakeLog
@@ -197,3 +204,61 @@ def test_a_question_that_is_not_clear_is_wrong_usage(arguments: list[str], said:
     done = CliRunner().invoke(cli, ["trace", *arguments])
     assert done.exit_code == cast("int", ExitCode.USAGE)
     assert said in done.output
+
+
+def job_file(directory: Path, **keys: Any) -> Path:
+    document = {
+        "job": "main",
+        "logd": "127.0.0.1:1",
+        "streams": ["logs"],
+        "admin": "127.0.0.1:1",
+        "checkpoint_dir": str(directory / "checkpoint"),
+        "routes": [{"name": "all", "sinks": ["lake"]}],
+        "sinks": {"lake": {"type": "parquet", "path": str(directory / "lake")}},
+    }
+    path = directory / "job.yaml"
+    path.write_text(yaml.safe_dump(document | keys))
+    return path
+
+
+def found_in(path: Path, parts: Parts, urls: dict[str, str] | None = None) -> Parts:
+    config = ConsoleConfig(parts=urls or {"router": "http://127.0.0.1:1"})
+    found, jobs = find_stopped_jobs([path], parts, config)
+    for job in jobs:
+        job.close()
+    return found
+
+
+NOBODY = "nothing listens there"
+
+
+def test_a_job_that_does_not_answer_is_asked_by_its_files(tmp_path: Path) -> None:
+    path = job_file(tmp_path)
+    found = found_in(path, Parts(silent={"router": NOBODY, "edge": NOBODY}))
+    assert (found.jobs, found.silent) == ({"main": {}}, {"edge": NOBODY})
+    assert found.stopped["main"].startswith("it does not run and never has")
+    assert not (tmp_path / "checkpoint").exists()
+    StartingOffsets(tmp_path / "checkpoint").extend(Offsets({StreamPartition("logs", 0): 0}))
+    lock = JobLock(tmp_path / "checkpoint", wait_s=0, clock=SystemClock())
+    held = found_in(path, Parts(silent={"router": NOBODY}))
+    lock.release()
+    assert f"process {os.getpid()} has its checkpoint" in held.stopped["main"]
+    assert found_in(path, Parts()).stopped["main"].startswith("it does not run; ")
+
+
+def test_a_job_that_answers_is_not_asked_by_its_files(tmp_path: Path) -> None:
+    parts = Parts(jobs={"router": {"name": "main"}})
+    assert found_in(job_file(tmp_path), parts) == parts
+
+
+def test_a_job_whose_files_tell_nothing_could_not_be_asked(tmp_path: Path) -> None:
+    elsewhere = {"checkpoint_store": {"type": "s3", "url": "s3://bucket/jobs"}}
+    silent = Parts(silent={"router": NOBODY})
+    found = found_in(job_file(tmp_path, **elsewhere), silent)
+    assert (found.jobs, found.stopped) == ({}, {})
+    assert "another machine may have gone on" in found.silent["router"]
+    wrong = found_in(job_file(tmp_path, admin="nowhere"), silent).silent
+    assert set(wrong) == {"router", str(tmp_path / "job.yaml")}
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "starting_offsets.json").write_text("{")
+    assert "cannot be read" in found_in(job_file(tmp_path), silent).silent["router"]

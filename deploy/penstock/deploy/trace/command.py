@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,7 @@ from penstock.deploy.trace.find import (
 )
 from penstock.deploy.trace.parts import JobUnavailableError, Parts, PartsClient
 from penstock.deploy.trace.report import report
+from penstock.deploy.up.layout import Layout
 from penstock.logd.cli.output import safe
 from penstock.logd.cli.server import advice
 from penstock.logd.client import LogClient
@@ -49,6 +52,7 @@ class TraceQuestion:
         start: Begin of the search in each partition.
         end: Its end.
         limit: Maximum records.
+        job_files: Jobs whose files are read if they do not answer.
     """
 
     trace_ids: tuple[str, ...] = ()
@@ -59,6 +63,7 @@ class TraceQuestion:
     start: Position = "earliest"
     end: Position = "latest"
     limit: int = 20
+    job_files: tuple[Path, ...] = ()
 
     def check(self) -> None:
         """Check that it says what is looked for, in one way.
@@ -76,8 +81,15 @@ class TraceQuestion:
                 raise click.UsageError(f"--position {position}: it looks like logs/0/4711")
 
 
-def trace_records(config: ConsoleConfig, question: TraceQuestion) -> Trace:
+def trace_records(
+    config: ConsoleConfig, question: TraceQuestion, launched: Path | None = None
+) -> Trace:
     """Find records and say what became of each.
+
+    Args:
+        config: Addresses and credentials.
+        question: What is looked for.
+        launched: The job file of the part `router`, which `penstock up` wrote.
 
     Raises:
         UsageError: The condition is not valid.
@@ -88,7 +100,37 @@ def trace_records(config: ConsoleConfig, question: TraceQuestion) -> Trace:
             "nothing says where logd is", fix="name its fetch address with --server"
         )
     client = PartsClient(config)
-    parts = asyncio.run(client.statuses())
+    with ExitStack() as stack:
+        parts = asyncio.run(client.statuses())
+        files = [*question.job_files]
+        if launched is not None and "router" in parts.silent:
+            files.append(launched)
+        if files:
+            parts = _with_stopped_jobs(client, config, parts, files, stack)
+        return _trace(config, question, client, parts)
+
+
+def _with_stopped_jobs(
+    client: PartsClient,
+    config: ConsoleConfig,
+    parts: Parts,
+    job_files: Sequence[Path],
+    stack: ExitStack,
+) -> Parts:
+    """The parts, with the jobs that do not answer and whose files are read instead."""
+    from penstock.deploy.trace.stopped_jobs import find_stopped_jobs
+
+    parts, jobs = find_stopped_jobs(job_files, parts, config)
+    for job in jobs:
+        stack.callback(job.close)
+        client.answer_for(job.name, job.ask)
+    return parts
+
+
+def _trace(
+    config: ConsoleConfig, question: TraceQuestion, client: PartsClient, parts: Parts
+) -> Trace:
+    assert config.logd is not None, "checked before"
     try:
         with LogClient(config.logd, access=config.access.access()) as log:
             found = _found(log, question, client, parts)
@@ -131,7 +173,8 @@ def _search(question: TraceQuestion, client: PartsClient, parts: Parts) -> Searc
     if not parts.jobs:
         raise UnavailableError(
             "no job answers, and a job has to read the condition",
-            fix="start it, or look for --trace-id, --record-id or --position",
+            fix="start it, name its job file with --job, or look for --trace-id, --record-id or"
+            " --position",
         )
     try:
         return by_condition(question.where, client, next(iter(parts.jobs)))
@@ -155,15 +198,23 @@ def run_trace(
         ServiceError: The pipeline cannot be found or asked.
     """
     question.check()
+    launched = None
     if urls or server is not None:
         document = {"parts": {url: url for url in urls}, "logd": server}
         config = check_document(ConsoleConfig, document, Path("the command line"))
     else:
         config = find_config(config_path, directory)
-    trace = trace_records(config, question)
+        launched = None if config_path is not None else _job_of_launch(config)
+    trace = trace_records(config, question, launched)
     if as_json:
         sys.stdout.write(json.dumps(trace.as_json()) + "\n")
     else:
         for line in report(trace):
             click.echo(safe(line))
     sys.exit(trace.exit_code)
+
+
+def _job_of_launch(config: ConsoleConfig) -> Path:
+    """The job file that `penstock up` wrote in the directory whose console this is."""
+    assert config.token_file is not None, "find_config names it"
+    return Layout(config.token_file.parent).config / "router.yaml"

@@ -69,6 +69,7 @@ class Trace:
         looked_at: Number of records that the search looked at.
         is_cut: Whether the search ended at its limit, and there may be more.
         silent: Parts that could not be asked, each with the reason.
+        stopped: Jobs that do not answer and whose files were read instead, each with its state.
         edges: What collectors say of records that are in no stream.
     """
 
@@ -76,6 +77,7 @@ class Trace:
     looked_at: int = 0
     is_cut: bool = False
     silent: dict[str, str] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
     edges: list[str] = field(default_factory=list)
 
     @property
@@ -93,6 +95,7 @@ class Trace:
             "looked_at": self.looked_at,
             "more": self.is_cut,
             "not_asked": self.silent,
+            "not_running": self.stopped,
             "edges": self.edges,
             "complete": self.exit_code is ExitCode.OK,
         }
@@ -106,7 +109,7 @@ async def explain(client: PartsClient, parts: Parts, records: Sequence[FoundReco
         parts: The parts, as `PartsClient.statuses` found them.
         records: Records of the log.
     """
-    trace = Trace(silent=dict(parts.silent))
+    trace = Trace(silent=dict(parts.silent), stopped=dict(parts.stopped))
     answers = await asyncio.gather(
         *(_ask(client, name, status, records, trace) for name, status in parts.jobs.items())
     )
@@ -133,6 +136,7 @@ async def _ask(
             answer = await client.ask_job(name, {"do": "explain", "records": asked})
         except JobUnavailableError as error:
             trace.silent[name] = str(error)
+            trace.stopped.pop(name, None)
             break
         for it in answer.get("records", ()):
             position = f"{it['stream']}/{it['partition']}/{it['offset']}"

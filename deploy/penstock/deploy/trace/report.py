@@ -21,6 +21,8 @@ def report(trace: Trace) -> Iterator[str]:
     if trace.is_cut:
         yield f"the search ended at {pluralize(len(trace.records), 'record')}: --limit shows more"
     yield from trace.edges
+    for name, state in trace.stopped.items():
+        yield f"{name}: {state}"
     for name, reason in trace.silent.items():
         yield f"{name} could not be asked: {reason}"
 

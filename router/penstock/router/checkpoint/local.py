@@ -109,6 +109,23 @@ class JobLock:
         os.close(self.descriptor)
 
 
+def lock_holder(directory: Path) -> str | None:
+    """Return the process that has a checkpoint directory's lock; None: none has.
+
+    Raises:
+        OSError: The lock cannot be read.
+    """
+    try:
+        with (directory / "lock").open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return lock.read().strip() or "another process"
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    return None
+
+
 class StartingOffsets:
     def __init__(self, checkpoint_dir: Path) -> None:
         self._path = checkpoint_dir / "starting_offsets.json"

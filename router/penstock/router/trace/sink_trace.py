@@ -188,6 +188,9 @@ class SinkTrace:
         begin = self._begins.get(at)
         if begin is not None and case.wanted.offset < begin:
             return case.say(Fate.NOT_READ, f"the job began to read there at offset {begin}")
+        if begin is None and at.stream not in self._ids and self._job.starting_offsets == "latest":
+            why = "the job has not read the stream yet, and will begin at its end"
+            return case.say(Fate.NOT_READ, f"{why} (starting_offsets: latest)")
         return None
 
     def _refused(self, case: _Case) -> Verdict | None:
@@ -258,7 +261,10 @@ class SinkTrace:
         at, offset = case.wanted.at, case.wanted.offset
         next_ = self._next.get(at)
         if next_ is None:
-            return case.say(Fate.WAITING, "the sink has not begun to read the partition")
+            why = "the sink has not begun to read the partition"
+            if at.stream not in self._ids and self._job.starting_offsets != "earliest":
+                why += ", and starting_offsets decides whether it will read the record"
+            return case.say(Fate.WAITING, why)
         about = {"next": next_, "behind": offset - next_, "batch": None, "time_ns": None}
         if self._in_work is None or offset >= self._in_work[1].next.get(at, 0):
             return case.say(Fate.WAITING, "the sink has not got so far", **about)
