@@ -14,6 +14,7 @@ from typing_extensions import override
 from penstock.deploy.cli import cli
 from penstock.deploy.trace.find import PartitionRange, by_id, scan
 from penstock.logd.client import LogClient
+from penstock.router.checkpoint.local import lock_holder
 from penstock.service import ExitCode
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
@@ -156,8 +157,10 @@ def test_every_answer_about_every_record_is_true(
         assert said["down"][5]["behind"] == 5
         assert said["down"][5]["problem"]
         check_searches(logd, job)
+        job.daemon.kill()
+        wait_until(lambda: lock_holder(job.checkpoint_dir) is None, what="the end of its JVM")
+        check_the_stopped_job(logd, job, answer)
         check_what_is_gone(logd, job)
-        check_the_stopped_job(logd, job)
     finally:
         job.daemon.close()
 

@@ -116,7 +116,7 @@ _SILENCE_S: Final = 10.0
 """Seconds of them for TLS to begin, and until a request's first byte."""
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
-_BODY_BYTES_MAX: Final = 16 * 1024
+_BODY_BYTES_MAX: Final = 64 * 1024
 _PROBED: Final = ("/livez", "/healthz")
 """A probe has no secrets: these answer everybody."""
 

@@ -242,7 +242,7 @@ def test_a_job_that_does_not_answer_is_asked_by_its_files(tmp_path: Path) -> Non
     lock = JobLock(tmp_path / "checkpoint", wait_s=0, clock=SystemClock())
     held = found_in(path, Parts(silent={"router": NOBODY}))
     lock.release()
-    assert f"process {os.getpid()} has its checkpoint" in held.stopped["main"]
+    assert f"process {os.getpid()} has locked its checkpoint" in held.stopped["main"]
     assert found_in(path, Parts()).stopped["main"].startswith("it does not run; ")
 
 

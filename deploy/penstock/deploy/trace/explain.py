@@ -8,15 +8,26 @@ they say of it.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.base.errors import ExitCode
-from penstock.deploy.trace.find import CHECKED_TOGETHER, FoundRecord
+from penstock.deploy.trace.find import FoundRecord
 from penstock.deploy.trace.parts import JobUnavailableError, Parts, PartsClient, producers_of
 
 _DIGEST_BYTES: Final = 16
+
+_RECORDS_TOGETHER: Final = 500
+"""Records of one question to a job, which reads its files once for it."""
+
+_VERDICTS_TOGETHER: Final = 5000
+"""Verdicts of one answer, of which one may have 3 KB."""
+
+_QUESTION_BYTES: Final = 60_000
+"""Bytes of one question's records; the body of a request may have 64 KiB."""
+
 _ARRIVED: Final = frozenset({"delivered", "replayed"})
 _NOT_MEANT: Final = frozenset({"not_routed", "not_read", "sampled", "deduplicated"})
 """Fates of records that a sink should not have."""
@@ -130,8 +141,7 @@ async def _ask(
 ) -> dict[str, list[Mapping[str, Any]]]:
     """One job's verdicts, by the record's position."""
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for begin in range(0, len(records), CHECKED_TOGETHER):
-        asked = [named(it) for it in records[begin : begin + CHECKED_TOGETHER]]
+    for asked in _questions(records, len(status.get("info", {}).get("sinks", ()))):
         try:
             answer = await client.ask_job(name, {"do": "explain", "records": asked})
         except JobUnavailableError as error:
@@ -142,6 +152,21 @@ async def _ask(
             position = f"{it['stream']}/{it['partition']}/{it['offset']}"
             found[position] = [_completed(one, answer["job"], status) for one in it["sinks"]]
     return found
+
+
+def _questions(records: Sequence[FoundRecord], sinks: int) -> Iterator[list[list[Any]]]:
+    """Yield the names of records in pieces whose answers a job with so many sinks can give."""
+    upto = max(1, min(_RECORDS_TOGETHER, _VERDICTS_TOGETHER // max(1, sinks)))
+    piece, size = list[list[Any]](), 0
+    for record in records:
+        name = named(record)
+        size += (own := len(json.dumps(name)))
+        if piece and (len(piece) == upto or size > _QUESTION_BYTES):
+            yield piece
+            piece, size = [], own
+        piece.append(name)
+    if piece:
+        yield piece
 
 
 def named(record: FoundRecord) -> list[Any]:

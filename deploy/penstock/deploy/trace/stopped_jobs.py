@@ -62,7 +62,7 @@ class StoppedJob:
         except (ServiceError, OSError) as error:
             raise JobUnavailableError(_reason(error)) from None
         if holder is not None:
-            known = f"it does not answer, and {holder} has its checkpoint"
+            known = f"it does not answer, and {holder} has locked its checkpoint"
         else:
             known = "it does not run" if has_run else "it does not run and never has"
         self._directory = TemporaryDirectory(prefix="penstock-trace-")

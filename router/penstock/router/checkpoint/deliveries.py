@@ -12,6 +12,7 @@ batch; whether it was delivered, Spark's checkpoint says.
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,11 +90,13 @@ def deliveries_of(
     Raises:
         OSError: The journal cannot be read.
     """
-    left, found = set(wanted), dict[RecordPosition, Delivery]()
+    left, found = dict[StreamPartition, list[int]](), dict[RecordPosition, Delivery]()
+    for at, offset in sorted(set(wanted)):
+        left.setdefault(at, []).append(offset)
     path = state_dir / DELIVERIES
     lines = path.read_bytes().splitlines() if path.exists() else []
     for line in reversed(lines):
-        if not left:
+        if not any(left.values()):
             break
         try:
             document: dict[str, Any] = json.loads(line)
@@ -107,9 +110,10 @@ def deliveries_of(
         except (ValueError, KeyError, TypeError):  # torn by a crash
             continue
         for at, stream_id, begin, end in ranges:
-            if stream_ids.get(at.stream, "") != stream_id:
+            offsets = left.get(at, [])
+            if not offsets or stream_ids.get(at.stream, "") != stream_id:
                 continue
-            for position in [it for it in left if it[0] == at and begin <= it[1] < end]:
-                found[position] = delivery
-                left.discard(position)
+            first, upto = bisect_left(offsets, begin), bisect_left(offsets, end)
+            found |= dict.fromkeys(((at, it) for it in offsets[first:upto]), delivery)
+            del offsets[first:upto]
     return found

@@ -9,6 +9,15 @@ import pyarrow as pa
 
 from penstock.router.read.offsets import Generations, StreamPartition, generation_at
 
+RowPosition = tuple[str, int, int]
+"""Stream, partition and offset of a row."""
+
+
+def positions_of(rows: pa.Table) -> list[RowPosition]:
+    """Return the position of each row."""
+    columns = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
+    return list(zip(*columns, strict=True))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNames:

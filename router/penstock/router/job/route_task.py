@@ -6,7 +6,7 @@ whole task: rows as the source packed them, through these steps, into the sink's
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -16,10 +16,11 @@ from penstock.router.columns.json_objects import read_object
 from penstock.router.columns.passthrough import Unpacking, lost_of, whole_values
 from penstock.router.columns.schema import MARKS, RAW_KIND
 from penstock.router.deadletters.writer import MALFORMED_COLUMNS
+from penstock.router.delivery.batch_names import positions_of
 from penstock.router.sinks.http.encode import time_problem
 from penstock.router.sinks.sink import Originals, Writer, WriteResult
 from penstock.router.transforms import Chain
-from penstock.router.transforms.chain import Transformed, in_log_order
+from penstock.router.transforms.chain import Followed, Transformed, in_log_order
 from penstock.router.transforms.sql import SQL_COLUMN
 
 ROUTE_COLUMN = "_route"
@@ -139,11 +140,37 @@ class RouteSteps:
             parts.append(done.rows)
             refused.append(done.refused)
             left_out.update(done.left_out)
-        rows = in_log_order(pa.concat_tables(parts))
+        kept = self._for_sink(in_log_order(pa.concat_tables(parts)))
+        return Transformed(kept, pa.concat_tables(refused), dict(left_out))
+
+    def follow(self, rows: pa.Table) -> dict[int, Followed]:
+        """Do the transforms of routes to rows that are numbered by route; see `Chain.follow`.
+
+        Args:
+            rows: Rows with at least `columns`; none of them becomes a dead letter as malformed.
+
+        Returns:
+            The result by the route's number; of a route without transforms all rows are kept.
+        """
+        rows = in_log_order(rows)
+        numbers = rows.column(ROUTE_COLUMN)
+        found = {}
+        for number in pc.unique(numbers).to_pylist():
+            part = rows.filter(pc.equal(numbers, number))
+            chain = self._chains.get(number)
+            needed = [it for it in self.columns if it != ROUTE_COLUMN]
+            kept, _ = self.divide(part.select(needed))
+            if chain is None:
+                done = Followed(kept, positions_of(part), set(), {}, set())
+            else:
+                done = chain.follow(kept)
+            found[number] = replace(done, rows=self._for_sink(done.rows))
+        return found
+
+    def _for_sink(self, rows: pa.Table) -> pa.Table:
         if SQL_COLUMN in rows.column_names:
             rows = rows.drop_columns([SQL_COLUMN])
-        kept = rows if self._gets_every else rows.select(self._columns)
-        return Transformed(kept, pa.concat_tables(refused), dict(left_out))
+        return rows if self._gets_every else rows.select(self._columns)
 
 
 def _times_replaced(rows: pa.Table) -> Counter[str]:

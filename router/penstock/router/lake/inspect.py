@@ -1,9 +1,9 @@
 """Inspection of a lake: its partitions, its streams by offset range, gaps, duplicates, damage."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,49 +105,77 @@ def live_files(store: LakeStore) -> list[LakeFile]:
     return [known.get(it) or LakeFile(it, 0, 0) for it in paths]
 
 
-def file_with(store: LakeStore, path: str) -> str | None:
-    """Find the file that has one record; None: none has.
+def files_with(
+    store: LakeStore, directory: str, wanted: Collection[Span], *, by_name: bool = False
+) -> dict[Span, list[str]]:
+    """Find the files of a directory that have single records.
 
     Args:
         store: The lake.
-        path: The path that a file with this record alone would have.
+        directory: One directory of the lake.
+        wanted: The records, each a span of one offset.
+        by_name: Whether only names of files are looked at, which may name a file too many for a
+            record. Files that compaction has made are then taken to hold any record.
 
     Returns:
-        The file's whole name, as readers want it.
+        Whole names, as readers want them, by record; those that no file has are not there.
     """
-    wanted = source_of(path, has_owner=store.has_owner)
-    if wanted is None:
-        return None
-    (span,) = wanted.spans
-    for file in store.files(path.rpartition("/")[0]):
+    left = set(wanted)
+    found = defaultdict[Span, list[str]](list)
+    for file in store.files(directory):
+        if not left:
+            break
         try:
-            with store.open(file.path) as opened:
-                if _has(store, file, opened, span):
-                    return store.locate(file.path)
+            held = _named(store, file, left) if by_name else _held(store, file, left)
         except FileNotFoundError:  # it was merged with others in this moment
             continue
-    return None
+        for span in held:
+            found[span].append(store.locate(file.path))
+        if not by_name:
+            left -= held
+    return dict(found)
 
 
-def _has(store: LakeStore, file: LakeFile, opened: BinaryIO, wanted: Span) -> bool:
-    if not file.is_compacted:
-        source = source_of(file.path, has_owner=store.has_owner)
-    else:
-        source = decode_source(pq.read_schema(opened).metadata)
-    if source is None or not any(
-        (it.stream, it.stream_id, it.partition)
-        == (wanted.stream, wanted.stream_id, wanted.partition)
-        and it.first <= wanted.first <= it.last
-        for it in source.spans
-    ):
-        return False
-    is_wanted = [
-        ("stream", "=", wanted.stream),
-        ("partition", "=", wanted.partition),
-        ("offset", "=", wanted.first),
-    ]
-    opened.seek(0)
-    return bool(pq.read_table(opened, columns=["offset"], filters=is_wanted).num_rows)
+def _named(store: LakeStore, file: LakeFile, wanted: Collection[Span]) -> set[Span]:
+    if file.is_compacted:
+        return set(wanted)
+    return _within(source_of(file.path, has_owner=store.has_owner), wanted)
+
+
+def _held(store: LakeStore, file: LakeFile, wanted: Collection[Span]) -> set[Span]:
+    """The wanted records that a file has."""
+    may_have = _named(store, file, wanted)
+    if not may_have:
+        return set()
+    with store.open(file.path) as opened:
+        if file.is_compacted:
+            may_have = _within(decode_source(pq.read_schema(opened).metadata), wanted)
+        found = set[Span]()
+        for stream, partition in {(it.stream, it.partition) for it in may_have}:
+            of_partition = [("stream", "=", stream), ("partition", "=", partition)]
+            opened.seek(0)
+            offsets = pq.read_table(opened, columns=["offset"], filters=of_partition)
+            there = set(offsets.column("offset").to_pylist())
+            mine = (it for it in may_have if (it.stream, it.partition) == (stream, partition))
+            found |= {it for it in mine if it.first in there}
+        return found
+
+
+def _within(source: Source | None, wanted: Iterable[Span]) -> set[Span]:
+    """The wanted records that lie within the spans of a file."""
+    if source is None:
+        return set()
+    spans = defaultdict[tuple[str, str, int], list[Span]](list)
+    for it in source.spans:
+        spans[it.stream, it.stream_id, it.partition].append(it)
+    return {
+        record
+        for record in wanted
+        if any(
+            it.first <= record.first <= it.last
+            for it in spans.get((record.stream, record.stream_id, record.partition), ())
+        )
+    }
 
 
 def partition_of(path: str) -> str:

@@ -209,6 +209,21 @@ class Maintenance:
     run: Callable[[Callable[[], bool]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A destination does not have a delivered row any more.
+
+    Attributes:
+        where: The place that was looked at.
+    """
+
+    where: str
+
+
+Place = str | Gone | None
+"""The file or key of a row at its destination; None: the sink cannot say it."""
+
+
 class Sink(Protocol):
     """One destination. A subclass is registered under its `type` (see `sinks.table`).
 
@@ -281,22 +296,18 @@ class Sink(Protocol):
         """
         return [Preview("the rows that the sink would get", rows.num_rows, as_json_lines(rows))]
 
-    def locate(self, row: pa.Table) -> str | None:  # noqa: ARG002 - for subclasses
-        """Return where the destination has one delivered row: its file or its key.
+    def locate(self, rows: pa.Table) -> Sequence[Place]:
+        """Return where the destination has each of some delivered rows: its file or its key.
 
-        The sink need not be open.
+        The sink need not be open. It asks the destination only where that is cheap.
 
         Args:
-            row: The row as `write` got it.
-
-        Returns:
-            None: the sink cannot say.
+            rows: Rows as `write` got them, perhaps of several batches.
 
         Raises:
-            LookupError: The destination does not have it any more.
             UnavailableError: The destination cannot be asked now.
         """
-        return None
+        return [None] * rows.num_rows
 
     def maintenance(self) -> Maintenance | None:
         """Return the maintenance that the job runs in a thread; None: nothing."""

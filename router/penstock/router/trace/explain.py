@@ -101,13 +101,13 @@ class Explainer:
                     scratch=Path(scratch),
                     clock=self._clock,
                 )
-                for it in mine:
+                for it, verdict in look.verdicts(routing).items():
                     position = it.at, it.offset
-                    row = rows.get(position)
-                    verdict = look.verdict(it, row, routing.get(position))
-                    if verdict.fate is Fate.NOT_ROUTED and row is not None:
-                        verdict = self._with_conditions(verdict, it, row, routing[position])
-                    found[it].append(verdict)
+                    if verdict.fate is Fate.NOT_ROUTED and position in rows:
+                        row = rows[position]
+                        found[it].append(self._with_conditions(verdict, it, row, routing[position]))
+                    else:
+                        found[it].append(verdict)
         return [Explained(it, verdicts) for it, verdicts in found.items()]
 
     def _routing(self, rows: pa.Table) -> dict[Position, Routing]:

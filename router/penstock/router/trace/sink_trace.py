@@ -4,7 +4,7 @@ Transforms are done to the record itself, by the code that does them to a batch.
 decided is looked up in its notes and never decided again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from penstock.logd.format.subjects import matches
 from penstock.router.checkpoint.deliveries import Delivery, deliveries_of
 from penstock.router.checkpoint.local import StartingOffsets, committed_offsets, offsets_in_work
 from penstock.router.deadletters.files import DeadLetter, DeadLetterFile, dead_letters_at
+from penstock.router.delivery.batch_names import RowPosition, positions_of
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.batch_writer import route_steps
 from penstock.router.job.config import JobConfig
@@ -25,13 +26,15 @@ from penstock.router.job.route_task import ROUTE_COLUMN, RouteSteps
 from penstock.router.read.offsets import Offsets
 from penstock.router.sinks import Sink, SinkContext, make_sink
 from penstock.router.sinks.http.settings import legible
+from penstock.router.sinks.sink import Gone, Place
 from penstock.router.telemetry import Meter
-from penstock.router.trace.conditions import Routing, looks_at_clock
+from penstock.router.trace.conditions import Position, Routing, looks_at_clock
 from penstock.router.trace.records import ReadRecords
 from penstock.router.trace.verdict import Fate, Verdict, Wanted
 from penstock.router.transforms import Again
+from penstock.router.transforms.chain import Followed
 from penstock.router.transforms.sql import SQL_COLUMN
-from penstock.service import ConfigError, ServiceError
+from penstock.service import ServiceError
 
 RECORD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of a record whose conditions are evaluated: it goes into the heap beside the batches."""
@@ -45,23 +48,30 @@ class _Case:
 
     Attributes:
         wanted: The record.
-        row: Its row; None: it cannot be read.
+        row: Number of its row; None: it cannot be read.
         routing: What routes do with it; None: they were not evaluated.
         delivery: The batch that went over its offset; None: the journal does not name it.
         is_waiting: Whether the sink has not got so far.
         base: A verdict with what is known in any case.
+        number: Number of the route that leads it to the sink.
     """
 
     wanted: Wanted
-    row: pa.Table | None
+    row: int | None
     routing: Routing | None
     delivery: Delivery | None
     is_waiting: bool
     base: Verdict
+    number: int = -1
 
     def say(self, fate: Fate, reason: str, **more: Any) -> Verdict:
         """The verdict."""
         return replace(self.base, fate=fate, reason=reason, **more)
+
+    @property
+    def position(self) -> RowPosition:
+        """Stream, partition and offset."""
+        return *self.wanted.at, self.wanted.offset
 
 
 class SinkTrace:
@@ -89,10 +99,10 @@ class SinkTrace:
         self._job = job
         self._name = name
         self._records = records
+        self._wanted = wanted
         self._home = job.checkpoint_dir.resolve() / name
         self._scratch = scratch
         self._clock = clock
-        self._batch = 0
         starting = StartingOffsets(job.checkpoint_dir).load()
         done = committed_offsets(self._home / "spark") or Offsets({})
         self._in_work = offsets_in_work(self._home / "spark")
@@ -102,16 +112,37 @@ class SinkTrace:
         self._generations = dict(done.generations)
         positions = [(it.at, it.offset) for it in wanted]
         self._deliveries = deliveries_of(self._home, positions, self._ids)
+        self._about = records.rows.select(["subject", "malformed", "malformed_reason"]).to_pylist()
         self._problem = ""
-        self._dead: Mapping[tuple[str, int, int], tuple[DeadLetterFile, DeadLetter]] = {}
+        self._dead: Mapping[RowPosition, tuple[DeadLetterFile, DeadLetter]] = {}
         try:
             places = {(*it.at, it.offset) for it in wanted}
             self._dead = dead_letters_at(job.dead_letters, name, places, self._ids)
         except ServiceError as error:
             self._problem = f"its dead letters cannot be read: {error.reason}"
 
-    def verdict(self, wanted: Wanted, row: pa.Table | None, routing: Routing | None) -> Verdict:
-        """Say what became of one record."""
+    def verdicts(self, routing: Mapping[Position, Routing]) -> dict[Wanted, Verdict]:
+        """Say what became of each record.
+
+        Args:
+            routing: What the job's routes do with each.
+        """
+        rows = {at: number for number, at in enumerate(positions_of(self._records.rows))}
+        found, led = dict[Wanted, Verdict](), list[_Case]()
+        for it in self._wanted:
+            row = rows.get((*it.at, it.offset))
+            case = self._case(it, row, routing.get((it.at, it.offset)))
+            if (verdict := self._before_transforms(case)) is not None:
+                found[it] = verdict
+                continue
+            assert case.routing is not None, "else there is a doubt"
+            number = case.routing.routes[self._name]
+            base = replace(case.base, route=self._job.route_name(number))
+            led.append(replace(case, number=number, base=base))
+        found |= self._by_transforms(led)
+        return {it: found[it] for it in self._wanted}
+
+    def _case(self, wanted: Wanted, row: int | None, routing: Routing | None) -> _Case:
         delivery = self._deliveries.get((wanted.at, wanted.offset))
         next_ = self._next.get(wanted.at)
         base = Verdict(
@@ -122,46 +153,92 @@ class SinkTrace:
             time_ns=None if delivery is None else delivery.time_ns,
         )
         is_waiting = next_ is None or wanted.offset >= next_
-        case = _Case(wanted, row, routing, delivery, is_waiting, base)
+        return _Case(wanted, row, routing, delivery, is_waiting, base)
+
+    def _before_transforms(self, case: _Case) -> Verdict | None:
+        """The verdict, or None where transforms decide on a record that a route leads here."""
         for look in (self._not_read, self._of_other_stream, self._refused, self._gone, self._doubt):
             if (found := look(case)) is not None:
                 return found
-        assert row is not None, "else it is gone"
-        assert routing is not None, "else there is a doubt"
-        number = routing.routes.get(self._name)
+        assert case.row is not None, "else it is gone"
+        assert case.routing is not None, "else there is a doubt"
+        number = case.routing.routes.get(self._name)
         if number is None:
             return case.say(Fate.NOT_ROUTED, "no route leads it to the sink")
-        case = replace(case, base=replace(base, route=self._job.route_name(number)))
-        if row.column("malformed")[0].as_py() and self._job.sends_malformed_to_dlq:
-            return self._malformed(case, row)
-        if self._name in routing.left_out:
+        route = self._job.route_name(number)
+        if self._about[case.row]["malformed"] and self._job.sends_malformed_to_dlq:
+            return replace(self._malformed(case, self._about[case.row]), route=route)
+        if self._name in case.routing.left_out:
             key = f"{self._job.route_key(number)}.transforms.0.sql"
-            return case.say(
-                Fate.NOT_ROUTED, "the WHERE of its route's step sql is not true", step=key
-            )
-        fields = pa.array([routing.fields.get(self._name)], pa.string())
-        return self._by_transforms(case, row.append_column(SQL_COLUMN, fields), number)
+            why = "the WHERE of its route's step sql is not true"
+            return case.say(Fate.NOT_ROUTED, why, step=key, route=route)
+        return None
 
-    def _malformed(self, case: _Case, row: pa.Table) -> Verdict:
+    def _malformed(self, case: _Case, about: Mapping[str, Any]) -> Verdict:
         if case.is_waiting:
             return self._waiting(case)
-        why = row.column("malformed_reason")[0].as_py()
+        why = about["malformed_reason"]
         return case.say(Fate.UNKNOWN, f"it is no record ({why}), and its dead letter is gone")
 
-    def _by_transforms(self, case: _Case, row: pa.Table, number: int) -> Verdict:
-        """The verdict on a record that a route leads to the sink."""
-        try:
-            base, done = self._transformed(case.base, row, number)
-        except ConfigError as error:  # what dedupe decided is not noted
-            return self._waiting(case) if case.is_waiting else case.say(Fate.UNKNOWN, error.reason)
-        if base.fate in _LEAVES_OUT.values():
-            return base
-        if case.is_waiting:
-            return self._waiting(case)
-        if done is None:
-            why = "a transform of its route refused it, and its dead letter is gone"
-            return case.say(Fate.UNKNOWN, why)
-        return self._located(replace(base, fate=Fate.DELIVERED), done)
+    def _by_transforms(self, cases: Sequence[_Case]) -> dict[Wanted, Verdict]:
+        """The verdicts on records that routes lead to the sink."""
+        followed = self._followed(cases)
+        found, delivered = dict[Wanted, Verdict](), list[_Case]()
+        for case in cases:
+            done = followed[case.number]
+            if (index := done.left_out.get(case.position)) is not None:
+                found[case.wanted] = self._left_out(case, index)
+            elif case.is_waiting:
+                found[case.wanted] = self._waiting(case)
+            elif case.position in done.undecided:
+                why = "whether dedupe left it out is not noted, or no longer"
+                found[case.wanted] = case.say(Fate.UNKNOWN, why)
+            elif case.position in done.refused:
+                why = "a transform of its route refused it, and its dead letter is gone"
+                found[case.wanted] = case.say(Fate.UNKNOWN, why)
+            else:
+                delivered.append(case)
+        places = self._places(followed, {it.position for it in delivered})
+        for case in delivered:
+            found[case.wanted] = _located(case.base, *places[case.position])
+        return found
+
+    def _followed(self, cases: Sequence[_Case]) -> dict[int, Followed]:
+        """What transforms make of records, by the number of their route."""
+        if not cases:
+            return {}
+        once = {case.row: case for case in cases if case.row is not None}
+        rows = self._records.rows.take(pa.array(list(once), pa.int64()))
+        set_by = [(it.routing.fields if it.routing else {}).get(self._name) for it in once.values()]
+        numbers = [case.number for case in once.values()]
+        rows = rows.append_column(SQL_COLUMN, pa.array(set_by, pa.string()))
+        return self._steps.follow(rows.append_column(ROUTE_COLUMN, pa.array(numbers, pa.int32())))
+
+    def _left_out(self, case: _Case, index: int) -> Verdict:
+        verb = self._job.transforms_to(self._name)[case.number][index].verb
+        step = f"{self._job.route_key(case.number)}.transforms.{index}.{verb}"
+        reason = f"{verb} of route {self._job.route_name(case.number)} left it out"
+        return case.say(_LEAVES_OUT[verb], reason, step=step)
+
+    def _places(
+        self, followed: Mapping[int, Followed], delivered: Collection[RowPosition]
+    ) -> dict[RowPosition, tuple[Place, str]]:
+        """Where the destination has delivered records, and why that cannot be asked now."""
+        found = dict[RowPosition, tuple[Place, str]]()
+        locate = getattr(self._sink, "locate", None)  # a package's sink need not have it
+        for done in followed.values():
+            mine = [it in delivered for it in done.positions]
+            positions = [it for it, wanted in zip(done.positions, mine, strict=True) if wanted]
+            found |= dict.fromkeys(positions, (None, ""))
+            if locate is None or not positions:
+                continue
+            try:
+                places = locate(done.rows.filter(pa.array(mine, pa.bool_())))
+            except (NotNowError, ServiceError, OSError) as error:
+                found |= dict.fromkeys(positions, (None, str(error)))
+            else:
+                found |= {at: (place, "") for at, place in zip(positions, places, strict=True)}
+        return found
 
     def _of_other_stream(self, case: _Case) -> Verdict | None:
         stream = case.wanted.at.stream
@@ -181,7 +258,7 @@ class SinkTrace:
             why = f"source.assign does not name partition {at.partition} of {at.stream}"
             return case.say(Fate.NOT_READ, why)
         if subject is not None and case.row is not None:
-            own = str(case.row.column("subject")[0].as_py())
+            own = str(self._about[case.row]["subject"])
             if not matches(subject, own):
                 why = f"source.subject is {subject}, and the record's subject {own}"
                 return case.say(Fate.NOT_READ, why)
@@ -295,43 +372,15 @@ class SinkTrace:
         again = Again(self._home, must_be_noted=True)
         return route_steps(self._job, self._sink, self._context, again=again)
 
-    def _transformed(
-        self, base: Verdict, row: pa.Table, number: int
-    ) -> tuple[Verdict, pa.Table | None]:
-        """What transforms make of a record; no row where they leave it out or refuse it.
 
-        Raises:
-            ConfigError: What `dedupe` decided is not noted.
-        """
-        numbered = row.append_column(ROUTE_COLUMN, pa.array([number], pa.int32()))
-        rows, _ = self._steps.divide(numbered.select(self._steps.columns))
-        if number not in self._job.transforms_to(self._name):
-            names = [it for it in rows.column_names if it != ROUTE_COLUMN]
-            return base, rows.select(names)
-        changed: dict[int, list[tuple[str, int]]] = {}
-        self._batch += 1
-        done = self._steps.transform(rows, self._batch, changed=changed)
-        if done.refused.num_rows:
-            return base, None
-        if done.rows.num_rows:
-            return base, done.rows
-        # Steps behind the one that left it out had no row, and so changed none.
-        index, verb = [(at, verb) for at, (verb, count) in enumerate(changed[number]) if count][-1]
-        step = f"{self._job.route_key(number)}.transforms.{index}.{verb}"
-        reason = f"{verb} of route {self._job.route_name(number)} left it out"
-        return replace(base, fate=_LEAVES_OUT[verb], step=step, reason=reason), None
-
-    def _located(self, base: Verdict, row: pa.Table) -> Verdict:
-        """The verdict with the file or key at the destination, where the sink can say it."""
-        notes = []
-        if base.batch is None:
-            notes.append("the journal does not name its batch: the routes are taken as unchanged")
-        found = None
-        locate = getattr(self._sink, "locate", None)  # a package's sink need not have it
-        try:
-            found = None if locate is None else locate(row)
-        except LookupError as error:
-            notes.append(f"{error}: it was removed since, by retention or another tool")
-        except (NotNowError, ServiceError, OSError) as error:
-            notes.append(f"where it is cannot be asked now: {error}")
-        return replace(base, found=found, notes=tuple(notes))
+def _located(base: Verdict, place: Place, problem: str) -> Verdict:
+    """The verdict on a delivered record with its file or key, where the sink can say it."""
+    notes = []
+    if base.batch is None:
+        notes.append("the journal does not name its batch: the routes are taken as unchanged")
+    if isinstance(place, Gone):
+        notes.append(f"{place.where} does not have it: retention or another tool removed it")
+    if problem:
+        notes.append(f"where it is cannot be asked now: {problem}")
+    found = place if isinstance(place, str) else None
+    return replace(base, fate=Fate.DELIVERED, found=found, notes=tuple(notes))

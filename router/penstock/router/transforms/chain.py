@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.router.columns.json_objects import is_deep, read_object, write_json
+from penstock.router.delivery.batch_names import RowPosition, positions_of
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.transforms import content, sampling
 from penstock.router.transforms.dedupe import COLUMNS as DEDUPE_COLUMNS
@@ -39,6 +40,25 @@ class Transformed:
     rows: pa.Table
     refused: pa.Table
     left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What became of each row of a route that was delivered before, or will be.
+
+    Attributes:
+        rows: Rows for the sink.
+        positions: Position of each of them.
+        refused: Rows that a step could not process.
+        left_out: Number of the step that left a row out.
+        undecided: Rows of which no decision of `dedupe` is noted.
+    """
+
+    rows: pa.Table
+    positions: list[RowPosition]
+    refused: set[RowPosition]
+    left_out: dict[RowPosition, int]
+    undecided: set[RowPosition]
 
 
 class Chain:
@@ -128,6 +148,30 @@ class Chain:
                 count = len(before) - len(after) if is_fewer else differ
                 changed.append((step.verb, count))
         return work.result()
+
+    def follow(self, table: pa.Table) -> Followed:
+        """Do the steps to rows and tell what became of each; decisions of `dedupe` are looked up.
+
+        Args:
+            table: The rows, in the log's order.
+        """
+        work = _Work(table, must_parse=any(step.verb not in _ROW_ONLY for step in self._steps))
+        left_out = dict[RowPosition, int]()
+        undecided = set[RowPosition]()
+        for index, step in enumerate(self._steps):
+            before = positions_of(work.table)
+            if step.dedupe is not None:
+                assert self._seen is not None
+                decided = self._seen.decided(work.table)
+                undecided |= {at for at, it in zip(before, decided, strict=True) if it is None}
+                work.keep(pa.array([it is True for it in decided], pa.bool_()), "dedupe")
+            else:
+                self._step(work, index, step, batch=0)
+            if step.verb in _ROW_ONLY:
+                gone = set(before) - set(positions_of(work.table)) - undecided
+                left_out |= dict.fromkeys(gone, index)
+        done, kept = work.result(), positions_of(work.table)
+        return Followed(done.rows, kept, set(positions_of(done.refused)), left_out, undecided)
 
     def _step(self, work: "_Work", index: int, step: Transform, batch: int) -> None:
         if step.sample is not None:

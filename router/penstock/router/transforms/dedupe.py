@@ -224,6 +224,10 @@ class Seen:
             self._left_out.note(table, stays)
         return pa.array(stays, pa.bool_())
 
+    def decided(self, table: pa.Table) -> list[bool | None]:
+        """Return for each row whether it was kept, as noted; None: no decision is known."""
+        return self._left_out.stayed(table)
+
     def _noted(self, table: pa.Table) -> list[bool | None]:
         """Return the noted decision on each row: whether it was kept."""
         if self._again is None:

@@ -21,7 +21,7 @@ again alone, what its mapping refuses (400) goes to the dead letters.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import orjson
@@ -38,7 +38,7 @@ from penstock.router.sinks.http.encode import Json, cached, position_of, record_
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
 from penstock.router.sinks.http.task_sink import HttpTaskSink
-from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.router.sinks.sink import Guarantee, Place, Replay, SinkContext
 from penstock.service.config_types import Secret
 from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
@@ -101,10 +101,9 @@ class Elasticsearch(HttpTaskSink):
         return Item(content, len(content))
 
     @override
-    def locate(self, row: pa.Table) -> str | None:
-        (only,) = row.to_pylist()
-        action = self._action(only, record_of(only))
-        return f"{action['_index']}/_doc/{action['_id']}"
+    def locate(self, rows: pa.Table) -> Sequence[Place]:
+        actions = (self._action(row, record_of(row)) for row in rows.to_pylist())
+        return [f"{it['_index']}/_doc/{it['_id']}" for it in actions]
 
     def _action(self, row: Row, record: Json | None) -> dict[str, str]:
         place = f"{row['partition']}-{row['offset']}"

@@ -39,11 +39,12 @@ from pydantic import field_validator, model_validator
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
+from penstock.router.delivery.batch_names import RowPosition, positions_of
 from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.lake.compactor import maintain
-from penstock.router.lake.inspect import file_with
+from penstock.router.lake.inspect import files_with
 from penstock.router.lake.layout import Partitioning
 from penstock.router.lake.merged_rows import MergedRows
 from penstock.router.lake.plan import is_expired
@@ -55,9 +56,18 @@ from penstock.router.sinks.parquet.writer import (
     ParquetWriter,
     WrittenFile,
     WrittenFiles,
-    split_by_partition,
+    records_by_directory,
+    shared_directory,
 )
-from penstock.router.sinks.sink import Guarantee, Maintenance, Replay, SinkContext, TaskSink
+from penstock.router.sinks.sink import (
+    Gone,
+    Guarantee,
+    Maintenance,
+    Place,
+    Replay,
+    SinkContext,
+    TaskSink,
+)
 from penstock.service import UnavailableError
 
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")
@@ -215,19 +225,21 @@ class ParquetLake(TaskSink):
             self._tree.sync()
 
     @override
-    def locate(self, row: pa.Table) -> str | None:
+    def locate(self, rows: pa.Table) -> Sequence[Place]:
         key = self._key.removesuffix(".path")
         partitioning = self._settings.partitioning(self._found(), key, self._path)
-        ((directory, part),) = split_by_partition(row, partitioning, self._tree.safe)
-        stream, partition, offset = (
-            part.column(name)[0].as_py() for name in ("stream", "partition", "offset")
-        )
-        position = self.context.position_tag(stream, partition, offset)
-        path = f"{directory}/{position}-{offset:020d}-{offset:020d}.parquet"
-        found = file_with(self._store, path)
-        if found is None:
-            raise LookupError(f"no file in {self._path}/{directory} has it")
-        return found
+        wanted = records_by_directory(rows, partitioning, self.context, self._tree.safe)
+        found = dict[RowPosition, Place]()
+        for directory, records in wanted.items():
+            spans = list(records.values())
+            files = files_with(self._store, directory, spans)
+            missing = [it for it in spans if it not in files]
+            if missing:  # of a batch of very many hours, its row is where none is known
+                files |= files_with(self._store, shared_directory(directory), missing)
+            gone = Gone(f"{self._path}/{directory}")
+            for at, span in records.items():
+                found[at] = files[span][0] if span in files else gone
+        return [found[at] for at in positions_of(rows)]
 
     @override
     def maintenance(self) -> Maintenance | None:

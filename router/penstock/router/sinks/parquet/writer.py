@@ -4,6 +4,7 @@ One for each directory, partition of the log and generation of its records; a na
 records a file holds, by their first and last offset.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -16,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.router.columns.run_length import runs
-from penstock.router.delivery.batch_names import BatchNames
-from penstock.router.lake.layout import NULL_PARTITION, Partitioning
+from penstock.router.delivery.batch_names import BatchNames, RowPosition, positions_of
+from penstock.router.lake.layout import NULL_PARTITION, Partitioning, Span
 from penstock.router.sinks.parquet.client import LocalTree, Staging
 from penstock.router.sinks.sink import WriteResult
 
@@ -149,6 +150,37 @@ def split_by_partition(
         told = values | _date_and_hour(values.get(_HOUR))
         directory = "/".join(f"{it}={_path_value(told[it], safe)}" for it in partitioning.by)
         yield directory, kept.slice(begin, end - begin)
+
+
+def records_by_directory(
+    rows: pa.Table, partitioning: Partitioning, names: BatchNames, safe: str = _PATH_SAFE
+) -> dict[str, dict[RowPosition, Span]]:
+    """Return the directory of each record, by itself, and the span of its only offset.
+
+    Args:
+        rows: Rows, perhaps of several batches.
+        partitioning: Directories that rows go to.
+        names: Names of the rows' streams.
+        safe: As in `split_by_partition`.
+    """
+    found = defaultdict[str, dict[RowPosition, Span]](dict)
+    for begin in range(0, rows.num_rows, _HOURS_MAX):  # so many rows have no more hours
+        part = rows.slice(begin, _HOURS_MAX)
+        for directory, records in split_by_partition(part, partitioning, safe):
+            for stream, partition, offset in positions_of(records):
+                tag = names.stream_tag(stream, partition, offset).removeprefix(f"{stream}.")
+                span = Span(stream, tag, partition, offset, offset)
+                found[directory][stream, partition, offset] = span
+    return dict(found)
+
+
+def shared_directory(directory: str) -> str:
+    """The directory of the same rows where their batch was of more than `_HOURS_MAX` hours."""
+    parts = (part.partition("=") for part in directory.split("/"))
+    return "/".join(
+        f"{name}={NULL_PARTITION if name in ('date', 'hour') else value}"
+        for name, _, value in parts
+    )
 
 
 def _hours(rows: pa.Table, partitioning: Partitioning) -> pa.ChunkedArray:
