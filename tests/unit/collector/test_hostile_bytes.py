@@ -28,7 +28,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, decode_request
 from penstock.collector.decode.otlp.records import map_element
-from penstock.collector.decode.prometheus import read_exposition
+from penstock.collector.decode.prometheus.exposition import read_exposition
 from penstock.collector.decode.senders.datadog import (
     PAYLOAD,
     json_points,

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from penstock.collector.decode.metrics import metric_line
-from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
+from penstock.collector.decode.prometheus.exposition import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import UndecodableError
 from penstock.collector.sources.prometheus.source import PrometheusSettings, PrometheusSource
 from penstock.specs.validate.validator import check_line

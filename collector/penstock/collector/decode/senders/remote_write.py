@@ -13,27 +13,26 @@ The type is the metadata's, which 2.0 has beside each series and 1.0 perhaps in 
 Without it ``…_total`` and ``…_bucket`` are counters, and all others gauges, which is counted. A sum
 begins when its sender says, else at its sample. The NaN that ends a series is a point without a
 value.
-
-Prometheus's bucket i ends where bucket i - 1 of OpenTelemetry ends: (base**(i-1), base**i].
 """
 
-import math
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Final
 
 from penstock.collector.decode.attributes import flatten
 from penstock.collector.decode.loggers import roles_of, take_trace
+from penstock.collector.decode.prometheus.native_histogram import (
+    NativeHistogram,
+    is_stale,
+    native_histogram,
+    window,
+)
 from penstock.collector.decode.senders.protobuf import Field, describe, parse
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.decode.shapes import Made
 from penstock.collector.errors import RemoteProtocolError
 from penstock.specs.limits import (
-    BUCKETS_MAX,
     EXEMPLARS_MAX,
-    EXPLICIT_BOUNDS_MAX,
     INT64_MAX,
     NAME_CHARACTERS_MAX,
 )
@@ -127,11 +126,7 @@ _COUNTER: Final = 1
 _HISTOGRAMS: Final = 3
 _SUMMARY: Final = 5
 _KNOWN_TYPES: Final = range(1, 8)
-_CUSTOM_BUCKETS: Final = -53
-_SCHEMAS: Final = range(-4, 9)
 _GAUGE_HINT: Final = 3
-_STALE: Final = struct.pack("<Q", 0x7FF0_0000_0000_0002)
-"""The NaN that says that a series has ended (prometheus/model/value)."""
 _MILLISECOND_NS: Final = 1_000_000
 _NAME: Final = "__name__"
 
@@ -309,7 +304,9 @@ def _points(
         if part == "samples":
             typed = _sample(kind, one.value, start_ns)
         else:
-            found = _native(one, start_ns, records)
+            if one.reset_hint == _GAUGE_HINT:
+                records.notes["gauge_histograms"] += 1
+            found = native_histogram(_written(one), start_ns, records.notes)
             if isinstance(found, str):
                 written.refuse(1, f"{name}: {found}")
                 continue
@@ -320,6 +317,16 @@ def _points(
             count = len(typed["exemplars"])
         written.parts.append((part, count))
         yield records.point(name, resource, labels, typed, time_ns=time_ns, unit=series.unit)
+
+
+def _written(one: Any) -> NativeHistogram:
+    count, zeros = one.count_int or one.count_float, one.zero_count_int or one.zero_count_float
+    return NativeHistogram(
+        one.schema, count, one.sum, one.zero_threshold, zeros,
+        positive=(one.positive_spans, one.positive_deltas, one.positive_counts),
+        negative=(one.negative_spans, one.negative_deltas, one.negative_counts),
+        custom_bounds=one.custom_values,
+    )  # fmt: skip
 
 
 def _kind_of(
@@ -346,109 +353,10 @@ def _sample(kind: tuple[str, bool], value: float, start_ns: int) -> Json:
     """The fields of a sample's point that belong to its type."""
     typed: Json = {"metric_type": kind[0]}
     if kind[0] == "sum":
-        typed |= _window(start_ns) | {"is_monotonic": kind[1]}
-    if _is_stale(value):
+        typed |= window(start_ns) | {"is_monotonic": kind[1]}
+    if is_stale(value):
         return typed | {"flags": NO_RECORDED_VALUE}
     return typed | {"value": value}
-
-
-def _is_stale(value: float) -> bool:
-    return struct.pack("<d", value) == _STALE
-
-
-def _window(start_ns: int) -> Json:
-    return {"temporality": "cumulative", "start_time_unix_nano": start_ns}
-
-
-def _native(one: Any, start_ns: int, records: RecordMaker) -> Json | str:
-    """The fields of a native histogram's point, or why it can be none."""
-    if one.reset_hint == _GAUGE_HINT:
-        records.notes["gauge_histograms"] += 1
-    if _is_stale(one.sum):
-        empty = {"count": 0, "scale": 0, "zero_count": 0, "flags": NO_RECORDED_VALUE}
-        return {"metric_type": "exponential_histogram", **_window(start_ns), **empty}
-    count = one.count_int or _whole(one.count_float)
-    zeros = one.zero_count_int or _whole(one.zero_count_float)
-    positive = _buckets(one.positive_spans, one.positive_deltas, one.positive_counts)
-    negative = _buckets(one.negative_spans, one.negative_deltas, one.negative_counts)
-    if count is None or zeros is None or positive is None or negative is None:
-        return "buckets that do not fit their spans, or counts that are no whole numbers"
-    if max(count, zeros + sum(positive.values()) + sum(negative.values())) > INT64_MAX:
-        return "counts beyond 64 bits"
-    typed = {"count": count, **_window(start_ns)}
-    if math.isfinite(one.sum):
-        typed["sum"] = one.sum
-    if one.schema == _CUSTOM_BUCKETS:
-        return typed | _explicit(one, positive) if _fits(one, positive) else "custom buckets"
-    if one.schema not in _SCHEMAS:
-        return f"the schema {one.schema}"
-    if one.zero_threshold > 0 and math.isfinite(one.zero_threshold):
-        typed["zero_threshold"] = one.zero_threshold
-    return typed | {"zero_count": zeros} | _exponential(one.schema, positive, negative)
-
-
-def _exponential(scale: int, positive: dict[int, int], negative: dict[int, int]) -> Json:
-    """Buckets at the highest scale at which a record has room for them."""
-    while any(_width(buckets) > BUCKETS_MAX for buckets in (positive, negative)):
-        scale, positive, negative = scale - 1, _halved(positive), _halved(negative)
-    typed: Json = {"metric_type": "exponential_histogram", "scale": scale}
-    for name, buckets in (("positive", positive), ("negative", negative)):
-        if buckets:
-            first, last = min(buckets), max(buckets)
-            counts = [buckets.get(index, 0) for index in range(first, last + 1)]
-            typed[name] = {"offset": first - 1, "bucket_counts": counts}
-    return typed
-
-
-def _whole(count: float) -> int | None:
-    """A count that is sent as a float, as a whole number; None where it is none."""
-    return int(count) if 0 <= count <= INT64_MAX and count == int(count) else None
-
-
-def _buckets(spans: Any, deltas: Any, counts: Any) -> dict[int, int] | None:
-    """Counts by Prometheus's index, without zeros; None where they do not fit their spans."""
-    given = list(accumulate(deltas)) if deltas else [_whole(count) for count in counts]
-    if sum(span.length for span in spans) != len(given):
-        return None
-    found: dict[int, int] = {}
-    index, left = 0, iter(given)
-    for span in spans:
-        index += span.offset
-        for _ in range(span.length):
-            count = next(left)
-            if count is None or count < 0 or abs(index) >= _INDEX_MAX:
-                return None
-            if count:
-                found[index] = count
-            index += 1
-    return found
-
-
-_INDEX_MAX: Final = (1 << 31) - 1
-
-
-def _width(buckets: Mapping[int, int]) -> int:
-    return max(buckets) - min(buckets) + 1 if buckets else 0
-
-
-def _halved(buckets: Mapping[int, int]) -> dict[int, int]:
-    """Merge buckets to the scale below: each new one covers two of the old ones."""
-    found: dict[int, int] = {}
-    for index, count in buckets.items():
-        found[(index + 1) >> 1] = found.get((index + 1) >> 1, 0) + count
-    return found
-
-
-def _fits(one: Any, buckets: Mapping[int, int]) -> bool:
-    """Return whether custom buckets lie within their bounds, and a record has room for those."""
-    bounds = len(one.custom_values)
-    return bounds <= EXPLICIT_BOUNDS_MAX and all(0 <= index <= bounds for index in buckets)
-
-
-def _explicit(one: Any, buckets: Mapping[int, int]) -> Json:
-    bounds = list(one.custom_values)
-    counts = [buckets.get(index, 0) for index in range(len(bounds) + 1)]
-    return {"metric_type": "histogram", "explicit_bounds": bounds, "bucket_counts": counts}
 
 
 def _exemplars(

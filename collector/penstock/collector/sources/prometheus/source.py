@@ -23,7 +23,8 @@ from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
 from penstock.collector.decode.metrics import metric_line
-from penstock.collector.decode.prometheus import Scraped, ScrapedPoint, read_exposition
+from penstock.collector.decode.prometheus.exposition import Scraped, ScrapedPoint, read_exposition
+from penstock.collector.decode.prometheus.exposition_protobuf import ACCEPT as PROTOBUF
 from penstock.collector.errors import RemoteProtocolError, UndecodableError
 from penstock.collector.limits import SCRAPE_BYTES_MAX
 from penstock.collector.sources.network.http import get
@@ -91,6 +92,9 @@ class PrometheusSettings(SourceSettings):
     )
     interval_s: float = Field(default=15.0, ge=0.1, le=86_400)
     timeout_s: float = Field(default=10.0, gt=0, le=3600)
+    native_histograms: bool = Field(
+        default=False, description="targets are asked for protobuf, which alone has them"
+    )
     max_samples: int = Field(default=50_000, ge=1, le=500_000, description="of one scrape")
     service: str = Field(default="prometheus", min_length=1)
     bearer_token: Secret | None = None
@@ -260,6 +264,8 @@ class PrometheusSource(Source):
             )
         self._spool_writer.note("samples_malformed", scraped.malformed)
         self._spool_writer.note("exemplars_dropped", scraped.exemplars_dropped)
+        for what, count in scraped.notes.items():
+            self._spool_writer.note(what, count)
         seconds = (clock.monotonic_ns() - began_ns) / 1e9
         own = (("up", up), ("scrape_duration_seconds", seconds),
                ("scrape_samples_scraped", scraped.samples))  # fmt: skip
@@ -298,7 +304,8 @@ class PrometheusSource(Source):
             RemoteProtocolError: It answers otherwise than expected.
             UndecodableError: What it answers are no metrics.
         """
-        headers = {"accept": _ACCEPT, "user-agent": "penstock-collector"}
+        accept = f"{PROTOBUF};q=1.0,{_ACCEPT}" if self._section.native_histograms else _ACCEPT
+        headers = {"accept": accept, "user-agent": "penstock-collector"}
         if self._section.bearer_token is not None:
             token = await asyncio.to_thread(self._section.bearer_token.read)
             if not TOKEN.fullmatch(token):

@@ -1,8 +1,9 @@
-"""Decoder of Prometheus exposition, in the text format or OpenMetrics, to metric points.
+"""Decoder of Prometheus exposition, in text, OpenMetrics or protobuf, to metric points.
 
     counter                   cumulative sum, monotonic, named as the sample (``..._total``)
     gauge, untyped, info,     gauge
     stateset
+    native histogram          exponential histogram
     histogram                 histogram: cumulative buckets by ``le`` become counts between bounds
     summary, gauge histogram  their samples: gauges, and for ``_count`` and ``_sum`` sums
 
@@ -17,6 +18,7 @@ The others are counted.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +31,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar, Sample
 
 from penstock.collector.decode.attributes import flatten
+from penstock.collector.decode.prometheus.exposition_protobuf import (
+    MEDIA_TYPE,
+    Families,
+    NativePoint,
+    read_families,
+)
+from penstock.collector.decode.prometheus.native_histogram import native_histogram, window
 from penstock.collector.errors import UndecodableError
 from penstock.specs.limits import EXEMPLARS_MAX, INT64_MAX
 from penstock.specs.models.scalars import not_finite_word
@@ -64,12 +73,14 @@ class Scraped:
         samples: The number of samples in the text.
         malformed: Number of samples in families that make no sense.
         exemplars_dropped: Those that no record has room for.
+        notes: Count of what else is left out, by reason.
     """
 
     points: list[ScrapedPoint] = field(default_factory=list)
     samples: int = 0
     malformed: int = 0
     exemplars_dropped: int = 0
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 def read_exposition(
@@ -85,8 +96,30 @@ def read_exposition(
         max_samples: An answer with more is refused whole.
 
     Raises:
-        UndecodableError: It is in neither format, or too much.
+        UndecodableError: It is in none of the formats, or too much.
     """
+    if content_type.startswith(MEDIA_TYPE):
+        found = read_families(body, max_samples)
+    else:
+        found = _read_text(body, content_type, max_samples)
+    scraped = Scraped(samples=found.samples, notes=found.notes)
+    start_ns = _start_ns(found.metrics, first_scrape_ns)
+    for family in found.metrics:
+        try:
+            points, left_out = _points(family, start_ns)
+            exemplars = [_exemplars(point, scrape_ns) for point in points]
+        except _MALFORMED:
+            scraped.malformed += len(family.samples)
+            continue
+        scraped.malformed += left_out
+        for point, of_point in zip(points, exemplars, strict=True):
+            _take(scraped, point, of_point)
+    for native in found.natives:
+        _take_native(scraped, native, scrape_ns, start_ns)
+    return scraped
+
+
+def _read_text(body: bytes, content_type: str, max_samples: int) -> Families:
     # Before it is parsed, which takes a minute of all that fits into an answer.
     if sum(1 for _ in _SAMPLE_LINE.finditer(body)) > max_samples:
         raise UndecodableError(f"more than {max_samples} samples")
@@ -95,26 +128,28 @@ def read_exposition(
         if content_type.startswith("application/openmetrics-text")
         else text_string_to_metric_families
     )
-    scraped = Scraped()
-    families: list[Metric] = []
+    found = Families()
     try:
         for family in parse(body.decode()):
-            families.append(family)
-            scraped.samples += len(family.samples)
+            found.metrics.append(family)
+            found.samples += len(family.samples)
     except _MALFORMED as error:
         raise UndecodableError(f"not Prometheus metrics: {error}"[:200]) from None
-    start_ns = _start_ns(families, first_scrape_ns)
-    for family in families:
-        try:
-            points, left_out = _points(family, start_ns)
-            exemplars = [_exemplars(point, scrape_ns) for point in points]
-        except _MALFORMED:
-            scraped.malformed += len(family.samples)
-            continue
-        scraped.malformed += left_out
-        for point, found in zip(points, exemplars, strict=True):
-            _take(scraped, point, found)
-    return scraped
+    return found
+
+
+def _take_native(scraped: Scraped, native: NativePoint, scrape_ns: int, start_ns: int) -> None:
+    """Add the point of a native histogram; one that makes no sense is counted."""
+    time_ns = scrape_ns if native.time_ns is None else native.time_ns
+    begun_ns = native.created_ns or start_ns
+    typed = native_histogram(native.histogram, min(begun_ns, time_ns), scraped.notes)
+    if isinstance(typed, str) or not 0 < time_ns <= INT64_MAX:
+        scraped.malformed += 1
+        return
+    point = ScrapedPoint(
+        native.name, native.unit, dict(native.labels), typed, native.time_ns, native.exemplars
+    )
+    _take(scraped, point, _exemplars(point, scrape_ns))
 
 
 def _take(scraped: Scraped, point: ScrapedPoint, exemplars: list[dict[str, Any]]) -> None:
@@ -150,7 +185,7 @@ def _numbers(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
         )
         typed: dict[str, Any] = {"metric_type": "gauge", "value": float(sample.value)}
         if is_sum:
-            typed |= {"metric_type": "sum", **_window(start_ns)}
+            typed |= {"metric_type": "sum", **window(start_ns)}
             typed["is_monotonic"] = not sample.name.endswith("_sum")
         yield _point(family, sample, typed)
 
@@ -183,7 +218,7 @@ def _histograms(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]
             "count": totals[-1],
             "bucket_counts": [now - then for now, then in zip(totals, before, strict=True)],
             "explicit_bounds": [bound for bound, _ in buckets[:-1]],
-            **_window(start_ns),
+            **window(start_ns),
         }
         if "sum" in found:
             typed["sum"] = found["sum"]
@@ -240,7 +275,3 @@ def _int64(value: float) -> int:
     if abs(number) > INT64_MAX:
         raise OverflowError("beyond 64 bits")
     return number
-
-
-def _window(start_ns: int) -> dict[str, Any]:
-    return {"temporality": "cumulative", "start_time_unix_nano": start_ns}

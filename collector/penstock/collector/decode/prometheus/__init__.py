@@ -1,0 +1,1 @@
+"""Prometheus's formats: exposition in text and in protobuf, and native histograms."""
