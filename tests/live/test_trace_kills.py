@@ -32,7 +32,7 @@ COUNT: Final = int(os.environ.get("PENSTOCK_TEST_TRACE_RECORDS", "2000"))
 """Records that are published and asked for, each."""
 
 PER_BATCH: Final = 100
-PER_QUESTION: Final = 100
+PER_QUESTION: Final = 10_000
 KILLS: Final = 3
 
 
@@ -185,12 +185,13 @@ def asked_for_all(logd: Logd, job: RouterJob) -> Said:
     config = ConsoleConfig(parts={"router": admin}, logd=logd.fetch, timeout_s=20)
     said: Said = {}
     ids = sorted({record_id(number) for number in range(COUNT)})
+    wanted = Counter(record_id(number) for number in range(COUNT))
     for begin in range(0, len(ids), PER_QUESTION):
         chosen = tuple(ids[begin : begin + PER_QUESTION])
-        trace = trace_records(config, TraceQuestion(record_ids=chosen, limit=10 * PER_QUESTION))
+        trace = trace_records(config, TraceQuestion(record_ids=chosen, limit=2 * PER_QUESTION))
         assert trace.silent == {}
         found = Counter(it.record.fields()["record_id"] for it in trace.records)
-        assert found == Counter(record_id(n) for n in range(COUNT) if record_id(n) in set(chosen))
+        assert found == {it: wanted[it] for it in chosen}
         for record in trace.records:
             for verdict in record.sinks:
                 said.setdefault(verdict["sink"], {})[record.record.offset] = dict(verdict)

@@ -105,46 +105,35 @@ def live_files(store: LakeStore) -> list[LakeFile]:
     return [known.get(it) or LakeFile(it, 0, 0) for it in paths]
 
 
-def files_with(
-    store: LakeStore, directory: str, wanted: Collection[Span], *, by_name: bool = False
-) -> dict[Span, list[str]]:
+def files_with(store: LakeStore, directory: str, wanted: Collection[Span]) -> dict[Span, str]:
     """Find the files of a directory that have single records.
 
     Args:
         store: The lake.
         directory: One directory of the lake.
         wanted: The records, each a span of one offset.
-        by_name: Whether only names of files are looked at, which may name a file too many for a
-            record. Files that compaction has made are then taken to hold any record.
 
     Returns:
         Whole names, as readers want them, by record; those that no file has are not there.
     """
-    left = set(wanted)
-    found = defaultdict[Span, list[str]](list)
+    left, found = set(wanted), dict[Span, str]()
     for file in store.files(directory):
         if not left:
             break
         try:
-            held = _named(store, file, left) if by_name else _held(store, file, left)
+            held = _held(store, file, left)
         except FileNotFoundError:  # it was merged with others in this moment
             continue
-        for span in held:
-            found[span].append(store.locate(file.path))
-        if not by_name:
-            left -= held
-    return dict(found)
-
-
-def _named(store: LakeStore, file: LakeFile, wanted: Collection[Span]) -> set[Span]:
-    if file.is_compacted:
-        return set(wanted)
-    return _within(source_of(file.path, has_owner=store.has_owner), wanted)
+        found |= dict.fromkeys(held, store.locate(file.path))
+        left -= held
+    return found
 
 
 def _held(store: LakeStore, file: LakeFile, wanted: Collection[Span]) -> set[Span]:
     """The wanted records that a file has."""
-    may_have = _named(store, file, wanted)
+    may_have = set(wanted)
+    if not file.is_compacted:
+        may_have = _within(source_of(file.path, has_owner=store.has_owner), wanted)
     if not may_have:
         return set()
     with store.open(file.path) as opened:

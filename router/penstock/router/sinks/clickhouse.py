@@ -51,7 +51,14 @@ from penstock.router.delivery.result import (
     TooLarge,
 )
 from penstock.router.sinks.http.client import HttpRequest
-from penstock.router.sinks.http.encode import Json, position_of, record_of, section, time_ns
+from penstock.router.sinks.http.encode import (
+    Json,
+    position_of,
+    record_of,
+    row_key,
+    section,
+    time_ns,
+)
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
 from penstock.router.sinks.http.task_sink import HttpTaskSink
@@ -180,6 +187,10 @@ class ClickHouse(HttpTaskSink):
         }
         line = orjson.dumps(content) + b"\n"
         return Item(line, len(line))
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        return row_key(self._config.table, row, self.context)
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

@@ -153,6 +153,10 @@ class Delta(LakeSink):
         self._table = None
 
     @override
+    def table_name(self) -> str:
+        return self._config.table
+
+    @override
     def newest(self, rows: pa.Table | None = None) -> LakeTable | None:
         if self._table is None:
             self._table = self._loaded(rows)

@@ -126,16 +126,14 @@ class CloudLogging(HttpTaskSink):
     def _entry(self, row: Row, document: Json, moment_ns: int) -> Json:
         project, trace = self._config.project, document.get("trace_id")
         resource = section(document, "resource")
-        tag = self.context.stream_tag(*position_of(row))
-        log = self._config.log.replace("{kind}", str(row["kind"]))
         named = {
             "service": resource.get("service.name"),
             "version": resource.get("service.version"),
             "host": resource.get("host.name"),
         }
         found = {
-            "logName": f"projects/{project}/logs/{_quoted(log)}",
-            "insertId": f"{tag}-{row['partition']}-{row['offset']}",
+            "logName": self._log_name(row),
+            "insertId": self._insert_id(row),
             "timestamp": time_text(moment_ns),
             "severity": severity_of(document),
             "labels": {name: text_of(it) for name, it in named.items() if it is not None},
@@ -145,6 +143,18 @@ class CloudLogging(HttpTaskSink):
             found |= {"trace": f"projects/{project}/traces/{trace}"}
             found |= {"spanId": document["span_id"]} if document.get("span_id") else {}
         return found
+
+    def _log_name(self, row: Row) -> str:
+        log = self._config.log.replace("{kind}", str(row["kind"]))
+        return f"projects/{self._config.project}/logs/{_quoted(log)}"
+
+    def _insert_id(self, row: Row) -> str:
+        tag = self.context.stream_tag(*position_of(row))
+        return f"{tag}-{row['partition']}-{row['offset']}"
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        return f'logName="{self._log_name(row)}" insertId="{self._insert_id(row)}"'
 
     @override
     def join_task(self, first: Self) -> None:

@@ -38,11 +38,13 @@ from penstock.router.delivery.batch_names import BatchNames
 from penstock.router.delivery.result import DeliveryResult, Success
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.read.fetch import warn
+from penstock.router.sinks.http.encode import row_key
 from penstock.router.sinks.http.request_sink import (
     Faulty,
     Item,
     Request,
     RequestSink,
+    Row,
     cut,
     in_log_order,
 )
@@ -233,6 +235,15 @@ class LakeSink(RequestSink, TaskSink):
         self._wants_rows = False
 
     # What a sink of this kind says.
+
+    def table_name(self) -> str:
+        """Name of the table, for people."""
+        raise NotImplementedError
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        sink = f"{self.context.job}.{self.context.sink}"
+        return row_key(self.table_name(), row, self.context, sink=sink)
 
     def newest(self, rows: pa.Table | None = None) -> LakeTable | None:
         """The table as of its newest commit.

@@ -84,15 +84,28 @@ class Loki(HttpTaskSink):
         self._paths = {label: _path_of(field_path) for label, field_path in config.labels.items()}
 
     @override
-    def encode(self, row: Row) -> Item | Fault:
-        record = document_of(row)
+    def place_of(self, row: Row) -> str | None:
+        labels = self._labels_of(document_of(row)).items()
+        selector = ", ".join(
+            f"{name}={write_json(text_of(value)).decode()}" for name, value in labels
+        )
+        return f'{{{selector}}} | {_ID}="{event_id(row, self.context)}"'
+
+    def _labels_of(self, record: Json) -> Json:
         if record.keys() >= _MAPPED:
             named = record["labels"].items()
-            labels = {name: value for name, value in named if name and value not in (None, "")}
+            return {name: value for name, value in named if name and value not in (None, "")}
+        return self._labels(record)
+
+    @override
+    def encode(self, row: Row) -> Item | Fault:
+        record = document_of(row)
+        labels = self._labels_of(record)
+        if record.keys() >= _MAPPED:
             line, time_text = record["line"], record["timestamp"]
             metadata = _named([("metadata", record["metadata"])])
         else:
-            labels, time_text = self._labels(record), str(time_ns(row, record))
+            time_text = str(time_ns(row, record))
             line, metadata = self._line(row, record), _metadata(record)
         metadata |= {_ID: event_id(row, self.context)}
         entry, stream = write_json([time_text, line, metadata]), write_sorted(labels)

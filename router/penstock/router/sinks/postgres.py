@@ -41,7 +41,15 @@ from penstock.router.delivery.result import (
     Success,
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
-from penstock.router.sinks.http.encode import ABOUT, KEY, Json, describe, position_of, record_of
+from penstock.router.sinks.http.encode import (
+    ABOUT,
+    KEY,
+    Json,
+    describe,
+    position_of,
+    record_of,
+    row_key,
+)
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import RequestBatch, TaskRequestSettings
 from penstock.router.sinks.http.task_sink import TaskRequestSink
@@ -161,6 +169,10 @@ class Postgres(TaskRequestSink):
         described = describe(row, record or {}, stream_id)
         content = (*described, stored, value if stored is None else None)
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        return row_key(self._config.table, row, self.context)
 
     @override
     def is_ready(self) -> bool:

@@ -201,6 +201,15 @@ class PrometheusWrite(HttpRequestSink):
             return Fault("not_encodable", str(error))
         return Item(content, len(content))
 
+    @override
+    def place_of(self, row: Row) -> str | None:
+        first, *others = self._series(record_of(row) or {})
+        labels = ", ".join(
+            f"{name}={text_of([value])[1:-1]}" for name, value in first.labels if name != "__name__"
+        )
+        more = f", and {len(others)} more series" if others else ""
+        return f"{dict(first.labels)['__name__']}{{{labels}}} at {first.time_ms} ms{more}"
+
     def _series(self, record: Json) -> Iterator[Series]:
         if record.get("temporality") == "delta":
             raise ValueError("remote write has no delta temporality; make it cumulative before")

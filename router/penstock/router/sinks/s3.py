@@ -70,14 +70,17 @@ from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
 from penstock.router.sinks.http.task_sink import HttpTaskSink, WrittenRequests
 from penstock.router.sinks.parquet.sink import (
     is_of_batch,
+    located_in,
     of_same_batch,
     position_tag_of,
     without_spans,
 )
-from penstock.router.sinks.parquet.writer import split_by_partition, write_parquet
+from penstock.router.sinks.parquet.writer import PATH_SAFE, split_by_partition, write_parquet
 from penstock.router.sinks.sink import (
+    Gone,
     Guarantee,
     Maintenance,
+    Place,
     Preview,
     Replay,
     SinkContext,
@@ -221,6 +224,13 @@ class S3(HttpTaskSink):
             storage_class=self._config.storage_class,
             headers=headers,
         )
+
+    @override
+    def locate(self, rows: pa.Table) -> Sequence[Place]:
+        places = located_in(self._lake(), rows, self._partitioning, self.context, PATH_SAFE)
+        if self._config.partition_by is None:  # an older lake may have other directories
+            places = [None if isinstance(it, Gone) else it for it in places]
+        return places
 
     @override
     def join_task(self, first: Self) -> None:

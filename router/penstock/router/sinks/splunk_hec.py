@@ -120,6 +120,12 @@ class SplunkHec(HttpTaskSink):
         body = write_json({name: value for name, value in about.items() if value is not None})
         return Item(body, len(body))
 
+    @override
+    def place_of(self, row: Row) -> str | None:
+        index = f"index={self._config.index} " if self._config.index is not None else ""
+        sourcetype = self._config.sourcetype.replace("{kind}", str(row["kind"]))
+        return f'{index}sourcetype="{sourcetype}" penstock_id="{event_id(row, self.context)}"'
+
     def _time_ns(self, row: Row, record: dict[str, Any]) -> int:
         """The record's; an event that the step `map: splunk_cim` made has it in seconds."""
         moment_s = record.get("_time")

@@ -42,7 +42,7 @@ from typing_extensions import override
 from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailure, Success
 from penstock.router.job.config_errors import needed
 from penstock.router.sinks.bigquery.journal import Journal, Sent
-from penstock.router.sinks.http.encode import position_of, record_of, section, time_ns
+from penstock.router.sinks.http.encode import position_of, record_of, row_key, section, time_ns
 from penstock.router.sinks.http.google_credentials import NoTokenError
 from penstock.router.sinks.http.protobuf import varint
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
@@ -181,6 +181,10 @@ class BigQuery(RequestSink):
         )
         content = encoded(fields)
         return Item((self._place(row), row["offset"], content, fields), len(content) + 4)
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        return row_key(self._config.table, row, self.context)
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:

@@ -147,6 +147,13 @@ class Datadog(HttpTaskSink):
             return Fault("log_too_large", f"{len(body)} bytes; Datadog would cut it off")
         return Item(body, len(body) + 1, "logs")
 
+    @override
+    def place_of(self, row: Row) -> str | None:
+        record = record_of(row)
+        if record is not None and row["kind"] == "metric":
+            return f"metric {metric_name(str(record.get('name')))}"
+        return f'@penstock_id:"{event_id(row, self.context)}"'
+
     def _points(self, record: dict[str, Any]) -> Item | Fault | None:
         config = self._config
         if fault := self._untimely(record["time_unix_nano"], config.future_s, config.past_s):

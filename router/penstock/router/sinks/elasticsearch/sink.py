@@ -21,11 +21,10 @@ again alone, what its mapping refuses (400) goes to the dead letters.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import orjson
-import pyarrow as pa
 from pydantic import field_validator
 from typing_extensions import override
 
@@ -38,7 +37,7 @@ from penstock.router.sinks.http.encode import Json, cached, position_of, record_
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
 from penstock.router.sinks.http.task_sink import HttpTaskSink
-from penstock.router.sinks.sink import Guarantee, Place, Replay, SinkContext
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
@@ -101,9 +100,9 @@ class Elasticsearch(HttpTaskSink):
         return Item(content, len(content))
 
     @override
-    def locate(self, rows: pa.Table) -> Sequence[Place]:
-        actions = (self._action(row, record_of(row)) for row in rows.to_pylist())
-        return [f"{it['_index']}/_doc/{it['_id']}" for it in actions]
+    def place_of(self, row: Row) -> str | None:
+        action = self._action(row, record_of(row))
+        return f"{action['_index']}/_doc/{action['_id']}"
 
     def _action(self, row: Row, record: Json | None) -> dict[str, str]:
         place = f"{row['partition']}-{row['offset']}"

@@ -61,6 +61,19 @@ def event_id(row: Row, context: SinkContext) -> str:
     return f"{context.stream_tag(*position_of(row))}/{row['partition']}/{row['offset']}"
 
 
+def row_key(table: str, row: Row, context: SinkContext, **more: str) -> str:
+    """Return a table and the values of `KEY` that a row has there, and more of its columns."""
+    stream, partition, offset = position_of(row)
+    values = {
+        "stream": stream,
+        "incarnation": context.stream_id(stream, partition, offset),
+        "partition": partition,
+        "offset": offset,
+        **more,
+    }
+    return f"{table}: {', '.join(f'{name} {value}' for name, value in values.items())}"
+
+
 def time_ns(row: Row, record: Json) -> int:
     """The record's time; that at which the log got it where there is none from 1970 to 2262."""
     found = record.get("time_unix_nano")

@@ -48,7 +48,7 @@ from penstock.router.sinks.http.settings import (
     RequestSettings,
     hidden_query,
 )
-from penstock.router.sinks.sink import Preview, Sink, SinkContext
+from penstock.router.sinks.sink import Place, Preview, Sink, SinkContext
 from penstock.service.config_types import Secret
 
 Row = dict[str, Any]
@@ -131,6 +131,13 @@ class RequestSink(Sink):
         """
         raise NotImplementedError
 
+    def place_of(self, row: Row) -> str | None:  # noqa: ARG002 - for subclasses
+        """Return the key by which the destination has a delivered row; None: it has none.
+
+        It is made of the row alone: the destination is not asked.
+        """
+        return None
+
     def prepare(self, requests: Sequence[Request]) -> None:
         """Prepare a batch's first request; an error here repeats the batch."""
 
@@ -151,6 +158,10 @@ class RequestSink(Sink):
     @override
     def open(self) -> None:
         """Nothing is checked: a destination that is away now may come."""
+
+    @override
+    def locate(self, rows: pa.Table) -> Sequence[Place]:
+        return [self.place_of(row) for row in rows.to_pylist()]
 
     @override
     def write(self, rows: pa.Table) -> None:

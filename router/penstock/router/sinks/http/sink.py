@@ -20,6 +20,7 @@ from penstock.router.columns.json_objects import write_json
 from penstock.router.deadletters.writer import as_text
 from penstock.router.delivery.result import Fault
 from penstock.router.sinks.http.client import Compression, HttpRequest
+from penstock.router.sinks.http.encode import position_of
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
 from penstock.router.sinks.http.task_sink import HttpTaskSink
@@ -56,6 +57,14 @@ class HttpPost(HttpTaskSink):
     def encode(self, row: Row) -> Item | Fault:
         line = line_of(row)
         return Item(line, len(line) + 1)
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        """Return what is known of the request's key: how a batch was cut is not noted."""
+        stream, partition, offset = position_of(row)
+        tag = self.context.stream_tag(stream, partition, offset)
+        key = f"{self.context.job}/{self.context.sink}/{tag}/{partition}/FIRST-LAST"
+        return f"the request whose Idempotency-Key {key} spans {offset}"
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

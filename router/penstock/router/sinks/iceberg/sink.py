@@ -113,6 +113,10 @@ class Iceberg(LakeSink):
         self._catalog = self._table = None
 
     @override
+    def table_name(self) -> str:
+        return self._config.table
+
+    @override
     def newest(self, rows: pa.Table | None = None) -> LakeTable | None:
         config = self._config
         if self._catalog is None:

@@ -34,7 +34,7 @@ from penstock.router.delivery.result import (
     Success,
 )
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.router.sinks.http.encode import ABOUT, KEY, describe, position_of, record_of
+from penstock.router.sinks.http.encode import ABOUT, KEY, describe, position_of, record_of, row_key
 from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
 from penstock.router.sinks.http.settings import HIDDEN, RequestBatch, RequestSettings
 from penstock.router.sinks.jdbc.client import JdbcProcess, ProcessEndedError
@@ -203,6 +203,10 @@ class Jdbc(RequestSink):
             described[_TIME_AT],
         )
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        return row_key(self._config.table, row, self.context)
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:

@@ -219,6 +219,12 @@ class Kafka(RequestSink):
         found = record.get("trace_id") if by_trace else service_of(record)
         return found.encode() if isinstance(found, str) and found else None
 
+    @override
+    def place_of(self, row: Row) -> str | None:
+        key = self._key_of(row, record_of(row) or {})
+        named = "" if key is None else f"key {key.decode(errors='replace')}, "
+        return f"topic {self._config.topic}: {named}penstock_id {event_id(row, self.context)}"
+
     def _partition_key(self, row: Row) -> str:
         partition_key = f"{self.context.stream_tag(*position_of(row))}/{row['partition']}"
         return (

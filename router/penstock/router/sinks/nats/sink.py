@@ -136,8 +136,7 @@ class NatsSubject(TaskRequestSink):
     @override
     def encode(self, row: Row) -> Item | Fault:
         value: bytes = row["value"] or b""
-        identity = f"{self.context.job}/{self.context.sink}/{event_id(row, self.context)}"
-        headers = {"Nats-Msg-Id": identity}
+        headers = {"Nats-Msg-Id": self._message_id(row)}
         if self._config.stream is not None:
             headers["Nats-Expected-Stream"] = self._config.stream
         key = _header_text(row.get("key"))
@@ -149,6 +148,14 @@ class NatsSubject(TaskRequestSink):
             self.context.meter.count("keys_left_out")  # no header can hold it
         message = Message(self._subject(row), value, headers)
         return Item(message, len(value) + _size(headers))
+
+    def _message_id(self, row: Row) -> str:
+        return f"{self.context.job}/{self.context.sink}/{event_id(row, self.context)}"
+
+    @override
+    def place_of(self, row: Row) -> str | None:
+        stream = f"stream {self._config.stream}, " if self._config.stream is not None else ""
+        return f"{stream}subject {self._subject(row)}: Nats-Msg-Id {self._message_id(row)}"
 
     def _subject(self, row: Row) -> str:
         subject = self._config.subject

@@ -92,6 +92,15 @@ class Otlp(HttpTaskSink):
         return Item(content, size, signal)
 
     @override
+    def place_of(self, row: Row) -> str | None:
+        """Return the ids that the record has by itself: OTLP gives it none."""
+        record = document_of(row)
+        if row["kind"] == "span":
+            return f"trace {record.get('trace_id')}, span {record.get('span_id')}"
+        named = record.get("record_id")
+        return None if row["kind"] == "metric" or named is None else f"log.record.uid {named}"
+
+    @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:
         return HttpRequest(
             self.path(f"/v1/{request.group}"),

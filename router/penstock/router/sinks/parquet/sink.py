@@ -39,7 +39,7 @@ from pydantic import field_validator, model_validator
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
-from penstock.router.delivery.batch_names import RowPosition, positions_of
+from penstock.router.delivery.batch_names import BatchNames, RowPosition, positions_of
 from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.settings import SinkConfig
@@ -228,18 +228,7 @@ class ParquetLake(TaskSink):
     def locate(self, rows: pa.Table) -> Sequence[Place]:
         key = self._key.removesuffix(".path")
         partitioning = self._settings.partitioning(self._found(), key, self._path)
-        wanted = records_by_directory(rows, partitioning, self.context, self._tree.safe)
-        found = dict[RowPosition, Place]()
-        for directory, records in wanted.items():
-            spans = list(records.values())
-            files = files_with(self._store, directory, spans)
-            missing = [it for it in spans if it not in files]
-            if missing:  # of a batch of very many hours, its row is where none is known
-                files |= files_with(self._store, shared_directory(directory), missing)
-            gone = Gone(f"{self._path}/{directory}")
-            for at, span in records.items():
-                found[at] = files[span][0] if span in files else gone
-        return [found[at] for at in positions_of(rows)]
+        return located_in(self._store, rows, partitioning, self.context, self._tree.safe)
 
     @override
     def maintenance(self) -> Maintenance | None:
@@ -429,6 +418,30 @@ def without_spans(
         if pc.any(within, min_count=0).as_py() and is_there(name):
             part = part.filter(pc.invert(within))
     return part
+
+
+def located_in(
+    store: LakeStore, rows: pa.Table, partitioning: Partitioning, names: BatchNames, safe: str
+) -> Sequence[Place]:
+    """Return the file of a lake that has each row.
+
+    Args:
+        store: The lake.
+        rows: The rows.
+        partitioning: Directories that rows go to.
+        names: Names of the rows' streams.
+        safe: As in `split_by_partition`.
+    """
+    found = dict[RowPosition, Place]()
+    for directory, records in records_by_directory(rows, partitioning, names, safe).items():
+        spans = list(records.values())
+        files = files_with(store, directory, spans)
+        missing = [it for it in spans if it not in files]
+        if missing:  # a batch of very many hours has them in the directory of none
+            files |= files_with(store, shared_directory(directory), missing)
+        gone = Gone(store.locate(directory))
+        found |= {at: files.get(span, gone) for at, span in records.items()}
+    return [found[at] for at in positions_of(rows)]
 
 
 def position_tag_of(name: str, prefix: str = "") -> str:

@@ -28,7 +28,7 @@ _HOURS_MAX: Final = 100
 
 _HOUR: Final = "penstock_hour"
 _DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
-_PATH_SAFE: Final = LocalTree.safe
+PATH_SAFE: Final = LocalTree.safe
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Maximum bytes of a hive directory's value; NAME_MAX is 255 on Linux."""
 
@@ -123,7 +123,7 @@ def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
 
 
 def split_by_partition(
-    rows: pa.Table, partitioning: Partitioning, safe: str = _PATH_SAFE
+    rows: pa.Table, partitioning: Partitioning, safe: str = PATH_SAFE
 ) -> Iterator[tuple[str, pa.Table]]:
     """Cut a batch into (directory, rows of one file), rows in offset order.
 
@@ -153,7 +153,7 @@ def split_by_partition(
 
 
 def records_by_directory(
-    rows: pa.Table, partitioning: Partitioning, names: BatchNames, safe: str = _PATH_SAFE
+    rows: pa.Table, partitioning: Partitioning, names: BatchNames, safe: str
 ) -> dict[str, dict[RowPosition, Span]]:
     """Return the directory of each record, by itself, and the span of its only offset.
 
