@@ -1,4 +1,4 @@
-"""What only the JDBC sink does: databases of many makers, drivers, the process they are in."""
+"""What only the JDBC sink does: databases of many makers, their drivers, the staging table."""
 
 import json
 import threading
@@ -8,14 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.jdbc.sink import Jdbc
 from penstock.router.sinks.registry import sink_kind
 from penstock.service import ConfigError
-from tests.support.jdbc_case import Database, JdbcCase, derby, h2, hsqldb, mariadb
+from tests.support.jdbc_case import (
+    Database,
+    JdbcCase,
+    derby,
+    h2,
+    hsqldb,
+    jdbc_spark,
+    mariadb,
+)
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.waiting import wait_until
 
@@ -36,6 +43,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 @contextmanager
 def opened(directory: Path, **keys: Any) -> Iterator[tuple[Jdbc, SinkContext]]:
+    jdbc_spark()
     made = context(directory)
     settings = {"type": "jdbc", **FAST, **keys}
     sink = make_sink(sink_kind("jdbc").config.model_validate(settings), made)
@@ -132,47 +140,27 @@ def test_two_that_write_the_same_rows_at_once_make_each_once(tmp_path: Path) -> 
         case.close()
 
 
-def drivers_processes() -> list[psutil.Process]:
-    """Those that this one has for the drivers of JDBC, and that live."""
-    return [
-        child
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE
-        and any("janino" in argument for argument in child.cmdline())
-    ]
+def staging_tables(database: Database) -> list[str]:
+    found = database.query(
+        "SELECT TABLE_NAME FROM INFORMATION_SCHEMA.TABLES"
+        " WHERE TABLE_NAME LIKE 'penstock_stage%' ORDER BY 1"
+    )
+    return [name or "" for (name,) in found]
 
 
-def test_a_process_that_is_killed_is_started_again(tmp_path: Path) -> None:
-    with of(derby(tmp_path)) as (sink, made):
-        sink.write(batch([log_record(0)]))
-        (before,) = drivers_processes()
-        before.kill()
-        wait_until(lambda: before.status() == psutil.STATUS_ZOMBIE)
+def test_a_staging_table_that_a_crash_left_is_removed_and_its_rows_are_not_used(
+    tmp_path: Path,
+) -> None:
+    database = mariadb(tmp_path)
+    with of(database) as (crashed, _), of(database) as (sink, made):
+        crashed.write(batch([log_record(0)]))
+        (left,) = staging_tables(database)
+        database.query(f'UPDATE "{left}" SET "offset" = 7')
         sink.write(batch([log_record(1)], first=1))
-        (after,) = drivers_processes()
-        assert after.pid != before.pid
+        assert left not in staging_tables(database)
         assert dead_letters(made) == []
-    assert places(derby(tmp_path)) == [0, 1]
-
-
-def test_a_process_that_stands_still_is_ended_and_its_rows_are_there_once(tmp_path: Path) -> None:
-    with of(derby(tmp_path), timeout_s=5) as (sink, made):
-        sink.write(batch([log_record(0)]))
-        (process,) = drivers_processes()
-        process.suspend()
-        big = [log_record(number, padding="x" * 100_000) for number in range(1, 5)]
-        sink.write(batch(big, first=1))
-        assert dead_letters(made) == []
-        assert made.meter.stage("x", received=4, lag=0).errors >= 1
-    assert places(derby(tmp_path)) == [0, 1, 2, 3, 4]
-
-
-def test_memory_that_is_too_small_is_named(tmp_path: Path) -> None:
-    """It follows what a request may hold; a record that is larger goes alone all the same."""
-    with of(derby(tmp_path), batch={"max_bytes": 1024}) as (sink, made):
-        big = [log_record(0, padding="x" * 80_000_000)]
-        said = problem_of_batch(sink, made, big)
-    assert "OutOfMemoryError" in said
+    assert places(database) == [0, 1]
+    assert staging_tables(database) == []
 
 
 def problem_of_batch(sink: Jdbc, made: SinkContext, records: list[Any]) -> str:
@@ -287,6 +275,5 @@ def test_settings_that_cannot_be_are_refused(
 def test_a_preview_connects_to_nothing(tmp_path: Path) -> None:
     with opened(tmp_path, url="jdbc:x", jars=[__file__]) as (sink, _):
         (shown,) = sink.preview(batch([log_record(0)]))
-        assert drivers_processes() == []
     assert (shown.target, shown.records) == ("INSERT INTO penstock", 1)
     assert json.loads(json.loads(shown.body)["record"])["body"] == "order 0 ☃"

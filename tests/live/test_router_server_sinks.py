@@ -14,7 +14,7 @@ import pytest
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext
 from tests.support import server_cases
-from tests.support.jdbc_case import JdbcCase
+from tests.support.jdbc_case import JdbcCase, JdbcTasksCase
 from tests.support.real_kafka import kafka_case
 from tests.support.server_cases import ServerCase
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record, truncate
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.live
 CASES: dict[str, Callable[[Path], ServerCase]] = {
     **server_cases.CASES,
     "jdbc": JdbcCase,
+    "jdbc in tasks": JdbcTasksCase,
     "kafka": kafka_case,
 }
 COUNT = 12

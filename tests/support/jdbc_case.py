@@ -1,8 +1,11 @@
-"""PostgreSQL by its JDBC driver, for the suite of sinks that speak no HTTP; drivers of others."""
+"""Databases by JDBC for tests: PostgreSQL for the suite of sinks, and others, by their drivers.
+
+The sink needs Spark in its process, and so do these: all of a process have one session, with the
+drivers of all of them.
+"""
 
 import atexit
 import getpass
-import json
 import os
 import shutil
 import socket
@@ -12,21 +15,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar
 
 import pyspark
+from pyspark.sql import SparkSession
 from typing_extensions import override
 
-from penstock.router.sinks.jdbc.client import spark_libraries
-from penstock.router.spark.java import find_java
+from penstock.router.job.config import Spark
+from penstock.router.sinks.jdbc.client import drivers_in
+from penstock.router.spark.session import Session
 from tests.support.debian import program
 from tests.support.debian_daemons import daemon
 from tests.support.postgres_server import SUPERUSER
 from tests.support.processes import free_port
 from tests.support.server_cases import PostgresCase
+from tests.support.spark import gateway_of
 from tests.support.waiting import wait_until
-
-_QUERY: Final = Path(__file__).with_name("Query.java")
 
 
 def driver_jar(name: str, *, package: str) -> str:
@@ -38,7 +42,52 @@ def derby_jars() -> list[str]:
     """Of the database that comes with Spark."""
     assert pyspark.__file__ is not None
     jars = Path(pyspark.__file__).parent / "jars"
-    return [str(jar) for pattern in ("derby-1*", "derbyshared*") for jar in jars.glob(pattern)]
+    patterns = ("derby-1*", "derbyshared*", "derbytools*")
+    return [str(jar) for pattern in patterns for jar in jars.glob(pattern)]
+
+
+def postgres_jar() -> str:
+    return driver_jar("postgresql.jar", package="libpostgresql-jdbc-java")
+
+
+def h2_jar() -> str:
+    return driver_jar("h2.jar", package="libh2-java")
+
+
+def hsqldb_jar() -> str:
+    return driver_jar("hsqldb.jar", package="libhsqldb-java")
+
+
+def mariadb_jar() -> str:
+    return driver_jar("mariadb-java-client.jar", package="libmariadb-java")
+
+
+def jdbc_spark(*, attempts: int = 1) -> SparkSession:
+    """The session of this process, as a job with every kind of database has it.
+
+    Args:
+        attempts: Number of times that Spark runs a task that fails. A session with another number
+            is ended.
+    """
+    if attempts not in _SESSIONS:
+        while _SESSIONS:
+            _SESSIONS.popitem()[1].close()
+        _SESSIONS[attempts] = _started(attempts)
+    return _SESSIONS[attempts].spark
+
+
+_SESSIONS: dict[int, Session] = {}
+"""The one that runs, by its number of attempts."""
+
+
+def _started(attempts: int) -> Session:
+    directory = tempfile.TemporaryDirectory(prefix="penstock-jdbc-")
+    jars = f"{postgres_jar()},{h2_jar()},{hsqldb_jar()},{mariadb_jar()}"
+    config = Spark(master=f"local[2,{attempts}]", conf={"spark.jars": jars})
+    session = Session.start("tests", config, Path(directory.name))
+    atexit.register(directory.cleanup)
+    atexit.register(session.close)
+    return session
 
 
 class JdbcCase(PostgresCase):
@@ -46,13 +95,18 @@ class JdbcCase(PostgresCase):
 
     type = "jdbc"
     body = "record::json ->> 'body'"
+    attempts: ClassVar[int] = 1
+
+    def __init__(self, directory: Path) -> None:
+        jdbc_spark(attempts=self.attempts)
+        super().__init__(directory)
 
     @override
     def keys(self) -> dict[str, Any]:
         return {
             "url": f"jdbc:postgresql://127.0.0.1:{self.door.port}/postgres"
             "?sslmode=disable&gssEncMode=disable",
-            "jars": [driver_jar("postgresql.jar", package="libpostgresql-jdbc-java")],
+            "jars": [postgres_jar()],
             "user": SUPERUSER,
             "table": self.run,
         }
@@ -62,6 +116,12 @@ class JdbcCase(PostgresCase):
         super().locked_out()
         wrong = self.secret("wrong")
         return {"user": "guarded", "password": wrong}, partial(self.write_secret, "right")
+
+
+class JdbcTasksCase(JdbcCase):
+    """Likewise; tasks of Spark encode."""
+
+    in_tasks = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +135,22 @@ class Database:
 
     def query(self, sql: str) -> list[list[str | None]]:
         """What a statement finds; columns are named as in "offset"."""
-        libraries = ":".join([*map(str, spark_libraries()), *self.jars])
-        java = find_java(self.directory).home / "bin" / "java"
-        ran = subprocess.run(
-            [
-                str(java), "-Duser.timezone=UTC",
-                "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8",
-                "-cp", libraries, "org.codehaus.janino.SimpleCompiler", str(_QUERY), "Query",
-                self.url, sql.replace('"', self.quote),
-            ],
-            capture_output=True, check=False,
-        )  # fmt: skip
-        assert ran.returncode == 0, ran.stderr.decode()
-        return [json.loads(line) for line in ran.stdout.splitlines()]
+        jvm = gateway_of(jdbc_spark()).jvm
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        (driver,) = drivers_in([Path(jar) for jar in self.jars])[:1]
+        nothing = jvm.java.util.Properties()
+        connection = loader.loadClass(driver).newInstance().connect(self.url, nothing)
+        try:
+            statement = connection.createStatement()
+            if not statement.execute(sql.replace('"', self.quote)):
+                return []
+            rows, found = statement.getResultSet(), []
+            width = rows.getMetaData().getColumnCount()
+            while rows.next():
+                found.append([rows.getString(at + 1) for at in range(width)])
+            return found
+        finally:
+            connection.close()
 
 
 def derby(directory: Path) -> Database:
@@ -97,16 +160,13 @@ def derby(directory: Path) -> Database:
 
 def h2(directory: Path) -> Database:
     """In a file, written at once."""
-    jar = driver_jar("h2.jar", package="libh2-java")
-    return Database(directory, f"jdbc:h2:{directory}/db;WRITE_DELAY=0", [jar])
+    return Database(directory, f"jdbc:h2:{directory}/db;WRITE_DELAY=0", [h2_jar()])
 
 
 def hsqldb(directory: Path) -> Database:
     """In a file, written at once."""
-    jar = driver_jar("hsqldb.jar", package="libhsqldb-java")
-    return Database(
-        directory, f"jdbc:hsqldb:file:{directory}/db;hsqldb.write_delay=false;shutdown=true", [jar]
-    )
+    url = f"jdbc:hsqldb:file:{directory}/db;hsqldb.write_delay=false;shutdown=true"
+    return Database(directory, url, [hsqldb_jar()])
 
 
 def mariadb(directory: Path) -> Database:
@@ -115,7 +175,7 @@ def mariadb(directory: Path) -> Database:
     made = Database(
         directory,
         f"jdbc:mariadb://127.0.0.1:{mariadb_port()}/{{}}?user=penstock",
-        [driver_jar("mariadb-java-client.jar", package="libmariadb-java")],
+        [mariadb_jar()],
         quote="`",
     )
     replace(made, url=made.url.format("")).query(f'CREATE DATABASE "{name}"')

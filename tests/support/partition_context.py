@@ -53,12 +53,12 @@ def make_context(
         rng=random.Random(1),
         clock=SystemClock(),
     )
-    dispatcher = LoopDispatcher()
+    acks = AckSender(link)
     return PartitionContext(
         node=NodeId("n"),
         budget=ByteBudget(budget_bytes),
-        acks=AckSender(link, dispatcher),
-        dispatcher=dispatcher,
+        acks=acks,
+        dispatcher=LoopDispatcher(acks),
         writer_pool=WRITER_POOL,
         clock=clock or SystemClock(),
         admission=admission,

@@ -17,7 +17,7 @@ def mirror(
 ) -> CheckpointSync:
     return CheckpointSync(
         objects, "sinks/lake", root,
-        job=job, boot=boot, is_kept=lambda path: path.parts[0] != "jdbc",
+        job=job, boot=boot, is_kept=lambda path: path.parts[0] != "scratch",
     )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {
         name: path.read_bytes()
         for name, path in found.items()
-        if not re.search(r"(^|/)\.|^jdbc/", name)
+        if not re.search(r"(^|/)\.|^scratch/", name)
     }
 
 

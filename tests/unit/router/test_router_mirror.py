@@ -17,7 +17,7 @@ def test_another_machine_gets_what_was_kept_and_nothing_else(tmp_path: Path) -> 
     objects, first, second = MemoryObjects(), tmp_path / "first", tmp_path / "second"
     write(first / "spark/offsets/7", b"v1\n{}")
     write(first / "dedupe.all/0.arrow", os.urandom(LARGE))
-    write(first / "jdbc/jdbc.out", b"printed")
+    write(first / "scratch/out", b"printed")
     write(first / "spark/offsets/.7.crc", b"sum")
     kept = mirror(objects, first)
     assert not kept.begin()
@@ -28,7 +28,7 @@ def test_another_machine_gets_what_was_kept_and_nothing_else(tmp_path: Path) -> 
     wanted = files(first)
     del wanted["spark/offsets/8"]
     assert files(second) == wanted
-    assert not (second / "jdbc").exists()
+    assert not (second / "scratch").exists()
     assert not (second / "spark/offsets/.7.crc").exists()
 
 

@@ -90,7 +90,7 @@ def test_damage_in_the_store_is_told_with_its_name(tmp_path: Path) -> None:
         {"a/../../outside": "eA=="},
         {"": "eA=="},
         {".stored": "eA=="},
-        {"jdbc/x": "eA=="},
+        {"scratch/x": "eA=="},
         {"a": ["00000001/../../../../job"]},
         {"a": 1},
         None,

@@ -1,14 +1,14 @@
 """Acks and refusals on their way to publishers, over their own NATS connection.
 
-What one turn of the event loop brings goes out in one write, at its end. When NATS does not take
-acks fast enough they are dropped and counted: the publisher
+What one turn of the event loop brings goes out in one write, at its end or when the publish queue
+asks for it. When NATS does not take acks fast enough they are dropped and counted: the publisher
 asks again and learns of the duplicate.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.format.acks import PubAck, encode_ack
@@ -16,8 +16,6 @@ from penstock.logd.format.envelope import TYPE_BATCH_ACK, encode_envelope
 from penstock.logd.format.publish_envelope import refused_ack, stored_ack
 from penstock.logd.intake.turn import Ack, AckRun, PendingAck, Refuse
 from penstock.logd.nats.link import NatsLink
-
-T = TypeVar("T")
 
 _INBOX: Final = b"_INBOX"
 """Prefix of the subjects of nearly all replies; no stream stores them."""
@@ -28,7 +26,6 @@ class AckSender:
 
     Args:
         link: The connection for acks.
-        dispatcher: Knows when the turn of the event loop ends.
         clock: Clock of the ack of a publish envelope; by default the system's.
 
     Attributes:
@@ -39,13 +36,11 @@ class AckSender:
             publish anywhere could else have an ack stored where it may not.
     """
 
-    def __init__(
-        self, link: NatsLink, dispatcher: "LoopDispatcher", clock: Clock | None = None
-    ) -> None:
+    def __init__(self, link: NatsLink, clock: Clock | None = None) -> None:
         self._link = link
-        self._dispatcher = dispatcher
         self._clock = clock or SystemClock()
         self._out: list[bytes] = []
+        self._gathering = False
         self.sent = 0
         self.dropped = 0
         self.withheld = 0
@@ -85,8 +80,13 @@ class AckSender:
             body = encode_envelope(TYPE_BATCH_ACK, body)
         self._put(refusal.reply, body)
 
+    def gather(self) -> None:
+        """Write nothing before `flush`, which the caller calls in this turn of the event loop."""
+        self._gathering = True
+
     def flush(self) -> None:
         """Write out what was put since the last time."""
+        self._gathering = False
         out, self._out = self._out, []
         if not out:
             return
@@ -106,11 +106,9 @@ class AckSender:
         )
 
     def _answerable(self, run: AckRun) -> AckRun:
-        withheld = [self._is_stored(reply) for reply in run.replies]
-        if not any(withheld):
+        if self.stored is None:
             return run
-        found = zip(run.replies, withheld, strict=True)
-        return run._replace(replies=[b"" if stored else reply for reply, stored in found])
+        return run._replace(replies=[b"" if self._is_stored(r) else r for r in run.replies])
 
     def _is_stored(self, reply: bytes) -> bool:
         if self.stored is None or reply.startswith(_INBOX) or not reply:
@@ -128,8 +126,8 @@ class AckSender:
         self._put_lines([b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)])
 
     def _put_lines(self, lines: list[bytes]) -> None:
-        if not self._out and lines:
-            self._dispatcher.at_end(self.flush)
+        if not self._out and not self._gathering:
+            asyncio.get_running_loop().call_soon(self.flush)
         self._out += lines
 
 
@@ -158,21 +156,22 @@ def stored_lines(stream: str, epoch: int, run: AckRun) -> list[bytes]:
 
 
 class LoopDispatcher:
-    """Takes calls from any thread, and gathers what one turn of the event loop amounts to.
+    """Takes calls from any thread and makes them on the event loop, in order.
 
-    A turn of the event loop costs as much as storing a few messages. So calls of other threads are
-    made together, and what they amount to (acks, requests and responses to other nodes) leaves in
-    the same turn, written once: see `at_end`.
+    A turn of the event loop costs as much as storing a few messages. So the acks that the calls
+    amount to are written when all were made, and not in their own turn.
+
+    Args:
+        acks: Acks that the calls collect.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, acks: AckSender) -> None:
+        self._acks = acks
         self._calls: deque[Callable[[], None]] = deque()
         self._awaited = False
-        self._ends: deque[Callable[[], None]] = deque()
-        self._gathering = False
 
     def post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Have a call made on the event loop soon; from any thread, in the order of all calls.
+        """Have a call made on the event loop soon; from any thread.
 
         Raises:
             RuntimeError: The event loop is closed.
@@ -180,52 +179,30 @@ class LoopDispatcher:
         self._calls.append(call)
         if not self._awaited:  # else `_take` is still to come, and finds the call
             self._awaited = True
-            loop.call_soon_threadsafe(self._take)
+            loop.call_soon_threadsafe(self._take, loop)
 
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Have a call made on the event loop when `run`, or the posted calls, are done.
-
-        Of what neither of them does, in the next turn of the event loop.
-        """
-        if not self._ends and not self._gathering:
-            asyncio.get_running_loop().call_soon(self._end)
-        self._ends.append(call)
-
-    def run(self, work: Callable[[], T]) -> T:
+    def run(self, loop: asyncio.AbstractEventLoop, work: Callable[[], bool]) -> bool:
         """Do some work on the event loop; what is posted by its end is called in this turn.
 
-        Calls of other threads are made in the order of all, before or among those of `work`. Work
-        within work is part of it.
+        Calls of other threads are made in the order of all, before or among those of `work`.
 
         Returns:
-            The result of the work.
+            What the work returns.
         """
-        if self._gathering:
-            return work()
-        self._awaited = self._gathering = True
+        self._awaited = True
         try:
             return work()
         finally:
-            self._take()
+            self._take(loop)
 
-    def _take(self) -> None:
-        self._awaited, self._gathering = False, True
+    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._awaited = False
+        self._acks.gather()
         try:
             while self._calls:
                 self._calls.popleft()()
         finally:
-            self._gathering = False
-            self._end()
+            self._acks.flush()
             if self._calls and not self._awaited:  # one has failed; the event loop reports it
                 self._awaited = True
-                asyncio.get_running_loop().call_soon(self._take)
-
-    def _end(self) -> None:
-        self._gathering = True
-        try:
-            while self._ends:
-                self._ends.popleft()()
-        finally:
-            self._gathering = False
-            if self._ends:
-                asyncio.get_running_loop().call_soon(self._end)
+                loop.call_soon(self._take, loop)

@@ -518,9 +518,7 @@ class Partition:
         for append in appends:
             self.writer.enqueue(append)
             self.role.submitted(append.items[-1].next_offset)
-        if alone and self._context.dispatcher.run(self.writer.write_here):
-            self.writer.pass_on()
-        else:
+        if not alone or not self._context.dispatcher.run(self._loop, self.writer.write_here):
             self.writer.start()
 
     def append_fetched(self, frames: list[Frame]) -> None:

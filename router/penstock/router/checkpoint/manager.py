@@ -35,8 +35,6 @@ from penstock.service import ServiceError
 _HOLDER: Final = ".holder"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _STARTING: Final = Path("starting_offsets.json")
-_MADE_AGAIN: Final = "jdbc"
-"""Directory of the JDBC sink's compiled classes, which the store need not keep."""
 
 
 class CheckpointManager:
@@ -154,7 +152,7 @@ class _Store:
             name: _Sink(
                 CheckpointSync(
                     self._objects, f"sinks/{name}", self._directory / name,
-                    job=config.job, boot=boot, is_kept=lambda path: path.parts[0] != _MADE_AGAIN,
+                    job=config.job, boot=boot, is_kept=lambda _: True,
                 ),
                 DeadLetterSync(
                     self._objects, f"letters/{name}", dead_letters / name,

@@ -369,7 +369,12 @@ class JobConfig(Settings):
     def session(self) -> Spark:
         """Spark's settings, with those that follow from the rest of the job."""
         shown = self.admin_access is None if self.spark.ui is None else self.spark.ui
-        return self.spark.model_copy(update={"ui": shown})
+        jars = dict.fromkeys(str(jar) for sink in self.sinks.values() for jar in sink.spark_jars())
+        conf = self.spark.conf
+        if jars:
+            own = filter(None, [conf.get("spark.jars")])
+            conf = conf | {"spark.jars": ",".join([*own, *jars])}
+        return self.spark.model_copy(update={"ui": shown, "conf": conf})
 
     def on_master(self, master: str) -> "JobConfig":
         """Return the job with its executors on another master.

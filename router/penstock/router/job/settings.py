@@ -1,5 +1,6 @@
 """Settings that all sinks have in common; each sink's own are in its module."""
 
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -35,6 +36,10 @@ class SinkConfig(Settings):
     def about(self) -> str:
         """One line for `penstock router plan`: where records go, and how often each."""
         return self.type
+
+    def spark_jars(self) -> tuple[Path, ...]:
+        """Return the jars that Spark's JVMs need for the sink."""
+        return ()
 
 
 class Batch(Settings):

@@ -62,8 +62,10 @@ _OWN_WRITERS: Final = {
     "s3": 'frame.write.parquet("s3a://BUCKET/PATH")',
     "delta": 'frame.write.format("delta")',
     "iceberg": 'frame.writeTo("TABLE")',
+    "jdbc": 'frame.write.format("jdbc")',
 }
-"""Sinks that note across batches what they wrote, by what Spark has in their place."""
+"""Sinks that note across batches what they wrote, or are Spark's own writer, by what Spark has in
+their place."""
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of any stream that is written."""

@@ -196,6 +196,9 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 2
 """
 
+_IN_UTC: Final = "-Duser.timezone=UTC"
+"""JDBC drivers write times without a zone in that of their JVM."""
+
 _NO_WORDS: Final = re.compile(r"\s+(at|\.\.\.) |WARNING: Using incubator modules")
 _LINES_SHOWN: Final = 10
 _WORDS_MAX: Final = 500
@@ -580,6 +583,7 @@ def session_settings(
             f"-Dlog4j2.configurationFile={log4j.as_uri()}",
             f"-Djava.io.tmpdir={temporary}",
             f"-Dderby.system.home={temporary}",
+            _IN_UTC,
             "-XX:+UseSerialGC",
             f"-Xms{_HEAP_AT_START}",
             "-XX:+ExitOnOutOfMemoryError",
@@ -592,6 +596,7 @@ def session_settings(
         "spark.driver.memory": config.driver_memory,
         "spark.driver.maxResultSize": _half(config.driver_memory),
         "spark.driver.extraJavaOptions": java_options,
+        **({} if config.is_local else {"spark.executor.extraJavaOptions": _IN_UTC}),
         "spark.local.dir": str(temporary),
         "spark.sql.warehouse.dir": str(temporary / "warehouse"),
         **_SETTINGS,

@@ -82,6 +82,8 @@ class TaskRequestSink(RequestSink, TaskSink):
     """
 
     publishes_in_tasks: ClassVar[bool] = True
+    sends_in_tasks: ClassVar[bool] = True
+    """False if tasks only encode, and a worker never opens the sink."""
 
     def __init__(self, config: TaskRequestSettings, context: SinkContext) -> None:
         super().__init__(config, context)
@@ -115,7 +117,10 @@ class TaskRequestSink(RequestSink, TaskSink):
             job=context.job,
             sink=context.sink,
             names=context.names(),
-            sends=circuit.state == "closed" and circuit.reason is None and self.is_ready(),
+            sends=self.sends_in_tasks
+            and circuit.state == "closed"
+            and circuit.reason is None
+            and self.is_ready(),
         )
 
     @override
@@ -324,9 +329,10 @@ class Connections:
             while len(self._open) >= _SINKS_MAX:
                 _close(self._open.pop(next(iter(self._open))))
             context = _context_of(writer)
-            count = writer.config.max_in_flight
-            found = [writer.made_of(writer.config, context) for _ in range(count)]
-            for sink in found:
+            made_of = writer.made_of
+            count = writer.config.max_in_flight if made_of.sends_in_tasks else 1
+            found = [made_of(writer.config, context) for _ in range(count)]
+            for sink in found if made_of.sends_in_tasks else ():
                 sink.open()
                 sink.join_task(found[0])
             self._open[key] = found

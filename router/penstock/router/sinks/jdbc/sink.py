@@ -1,29 +1,48 @@
 """The JDBC sink: rows in one table of any database that has a JDBC driver, each exactly once.
 
-A request is one transaction of INSERTs. The table's primary key is the record's position in the
-log: where it refuses a row, the transaction is undone, the table asked which of the rows it has,
-and the others are inserted. So what comes again, in whatever pieces and however late, is not there
-twice, and a connection that breaks while a transaction ends is no question either. All of it is SQL
-that every database has.
+    tasks of Spark      records ─▶ rows of the table
+    driver              rows of a request ─▶ Spark's writer ─▶ staging table
+                        staging table ─▶ one INSERT … SELECT … WHERE NOT EXISTS ─▶ table
+
+The table's primary key is the record's position in the log. So what comes again, in whatever pieces
+and however late, is not there twice, and a connection that breaks while a transaction ends is no
+question either. The staging table has no key: Spark may run a task again that has inserted its
+rows. The transaction that fills the table counts what is staged, and where these are not the rows
+of the request they are staged again. All of it is SQL that every database has.
+
+A row that the table refuses is found by halves, for which only the statement is run again. A row
+that the staging table refuses, which has the table's types, is found by halves that are staged.
+
+The staging table is of one process: its name ends in random letters. One that a crash left is
+removed when the sink connects for the first time; nothing of it is used.
 
 The table is made at the first connection unless `create: false`. Its columns are those of the sink
 `postgres`; `record` is the record's JSON, as it came, in a column for text. A row that is no record
 is in `raw`. Which types the columns have depends on the database; `column_types` says others.
 
-Drivers run in their own process, see `jdbc_process`. What an error means is known by SQLSTATE
-(ISO/IEC 9075, table 38), which databases extend, and by JDBC's categories of errors.
+What an error means is known by SQLSTATE (ISO/IEC 9075, table 38), which databases extend, and by
+JDBC's categories of errors.
 """
 
-import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from py4j.protocol import Py4JError
 from pydantic import Field
+from pyspark.sql import SparkSession
 from typing_extensions import override
 
+from penstock.router.deadletters.writer import as_text
 from penstock.router.delivery.result import (
     DeliveryResult,
     Failed,
@@ -35,9 +54,16 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.sinks.http.encode import ABOUT, KEY, describe, position_of, record_of, row_key
-from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
-from penstock.router.sinks.http.settings import HIDDEN, RequestBatch, RequestSettings
-from penstock.router.sinks.jdbc.client import JdbcProcess, ProcessEndedError
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HIDDEN, RequestBatch, TaskRequestSettings
+from penstock.router.sinks.http.task_sink import TaskRequestSink
+from penstock.router.sinks.jdbc.client import (
+    Address,
+    Database,
+    DatabaseError,
+    NoAnswerError,
+    drivers_in,
+)
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -74,19 +100,45 @@ _OF_PRODUCT: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }  # fmt: skip
 
-_COLUMNS: Final = (*ABOUT, "record", "raw", "time")
-_KINDS: Final[Mapping[str, str]] = {
-    "partition": "int", "offset": "long", "time_unix_nano": "long", "severity_number": "int",
-    "raw": "bytes", "time": "time",
-}  # fmt: skip
-"""Types in which the driver gets values; all others are text."""
+_SCHEMA: Final = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("incarnation", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("time_unix_nano", pa.int64()),
+        ("kind", pa.string()),
+        ("service", pa.string()),
+        ("severity_number", pa.int32()),
+        ("trace_id", pa.string()),
+        ("record", pa.string()),
+        ("raw", pa.binary()),
+        ("time", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""Columns in the order of an item's content, with the types in which the driver gets values."""
+
+assert tuple(_SCHEMA.names[: len(ABOUT)]) == ABOUT, "`describe` makes the first ones"
 
 _TIME_AT: Final = ABOUT.index("time_unix_nano")
-_RECORD_AT: Final = len(ABOUT)
 _BYTES_BESIDE_VALUE: Final = 200
-_HEAP_MIN: Final = 128 * 1024 * 1024
-_HEAP_OF_BATCH: Final = 12
-"""Bytes of the heap for a byte of a batch: its text, what it is parsed to, the driver's own."""
+
+_EMPTY_COPIES: Final = (
+    "CREATE TABLE {copy} AS (SELECT {columns} FROM {table}) WITH NO DATA",
+    "CREATE TABLE {copy} AS SELECT {columns} FROM {table} WITH NO DATA",
+    "CREATE TABLE {copy} AS SELECT {columns} FROM {table} WHERE 1 = 0",
+    "SELECT {columns} INTO {copy} FROM {table} WHERE 1 = 0",
+)
+"""Statements that make an empty table with the types of another: the standard's (ISO/IEC 9075-2,
+11.3), Derby's, that of MySQL, MariaDB and Oracle, and SQL Server's. The first one that the database
+takes is it."""
+
+_EMPTYING: Final = ("TRUNCATE TABLE {table}", "DELETE FROM {table}")
+"""Statements that empty a table; the first one that the database takes is used."""
+
+_STRICT_ABOUT_NULLS: Final = ("Apache Derby", "DB2")
+"""Databases that refuse a NULL whose type is not the column's. Spark's writer has one for all
+text, that of a CLOB; so rows without a value go there without the column."""
 
 _STATES: Final = {
     "passing": ("40", "53", "55P03", "57P01", "57P03", "HYT"),
@@ -104,6 +156,9 @@ _REASON_MAX: Final = 300
 _NAME: Final = "[A-Za-z_][A-Za-z0-9_$]{0,127}"
 
 
+_log = structlog.get_logger()
+
+
 class _RefusedError(Exception):
     """The database, or its driver, refused what it was asked."""
 
@@ -112,7 +167,7 @@ class _RefusedError(Exception):
         self.verdict = verdict
 
 
-class JdbcSink(RequestSettings):
+class JdbcSink(TaskRequestSettings):
     """Rows in a table of a database with a JDBC driver."""
 
     type: Literal["jdbc"]
@@ -131,22 +186,33 @@ class JdbcSink(RequestSettings):
     def about(self) -> str:
         return f"rows of {self.table} by JDBC; each record exactly once"
 
+    @override
+    def spark_jars(self) -> tuple[Path, ...]:
+        return self.jars
 
-class Jdbc(RequestSink):
+
+class Jdbc(TaskRequestSink):
     """Inserts rows; see the module's docstring."""
 
     config_class = JdbcSink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE, "the record's position in the log is the table's primary key"
     )
+    publishes_in_tasks: ClassVar[bool] = False
+    sends_in_tasks: ClassVar[bool] = False
 
     def __init__(self, config: JdbcSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
-        self._process: JdbcProcess | None = None
-        self._is_connected = False
+        self._database: Database | None = None
+        self._table: _Table | None = None
         self._secrets: list[str] = []
-        self._statements: dict[str, Any] = {}
+        self._owner, self._name = _parts(config.table)
+        digest = sha256(f"{context.job}/{context.sink}/{config.table}".encode()).hexdigest()[:12]
+        self._staging_prefix = f"penstock_stage_{digest}_"
+        self._staging = self._staging_prefix + secrets.token_hex(4)
+        self._has_looked_for_left = False
+        self._staged: tuple[_Position, ...] = ()
         self.address = f"JDBC, table {config.table}"
 
     @override
@@ -184,10 +250,20 @@ class Jdbc(RequestSink):
 
     @override
     def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-        self._is_connected = False
+        database, table = self._database, self._table
+        if database is not None and table is not None:
+            try:
+                with database.transaction():
+                    database.execute(f"DROP TABLE {table.staging}")
+            except (DatabaseError, NoAnswerError, Py4JError, OSError) as error:
+                reason = self._shown(str(error))  # the next process of the sink removes it
+                _log.warning("staging_table_left", table=self._staging, reason=reason)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._database is not None:
+            self._database.close()
+        self._database, self._table, self._staged = None, None, ()
 
     @override
     def encode(self, row: Row) -> Item | Fault:
@@ -195,12 +271,11 @@ class Jdbc(RequestSink):
         record = record_of(row)
         stream_id = self.context.stream_id(*position_of(row))
         described = describe(row, record or {}, stream_id)
-        is_text = record is not None
         content = (
             *described,
-            value.decode() if is_text else None,
-            None if is_text else base64.b64encode(value).decode(),
-            described[_TIME_AT],
+            None if record is None else value.decode(),
+            value if record is None else None,
+            described[_TIME_AT] // 1000,
         )
         return Item(content, len(value) + _BYTES_BESIDE_VALUE)
 
@@ -210,58 +285,112 @@ class Jdbc(RequestSink):
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
-        rows = [item.content for item in request.items]
         try:
-            self.connect()
-            answer = self._told({"ask": "insert", "rows": rows, **self._statements})
+            there = self._store(request)
         except _RefusedError as refused:
-            self._is_connected = isinstance(refused.verdict, Rejected)
+            if not isinstance(refused.verdict, Rejected):
+                self._disconnect()
             return refused.verdict
-        except ProcessEndedError as error:
-            self.close()
+        except NoAnswerError as error:
+            self._disconnect()
             return Failed(Fault("jdbc_silent", f"JDBC: {self._shown(str(error))}"), answered=False)
         except OSError as error:
             return Paused(f"a secret cannot be read: {self._shown(str(error))}")
-        self.context.meter.count("already_there", answer["there"])
+        self.context.meter.count("already_there", there)
         return Success()
 
-    def connect(self) -> None:
-        """Have a connection, and a table for it.
+    def _store(self, request: Request) -> int:
+        """Bring a request's rows into the table; returns how many were there.
 
         Raises:
-            _RefusedError: It cannot be.
-            ProcessEndedError: There was no answer.
+            _RefusedError: They are not there.
+            NoAnswerError: Nobody knows whether they are.
             OSError: A secret cannot be read.
         """
-        if self._is_connected and self._process is not None and not self._process.ended:
-            return
+        database, table = self.connect()
+        positions = tuple(item.content[: len(KEY)] for item in request.items)
+        if not _holds(self._staged, positions):
+            self._stage(request, positions, database, table)
+        offsets = f"{positions[0][-1]} AND {positions[-1][-1]}"
+        seen = 0
+        while True:
+            try:
+                return self._upsert(database, table, offsets, len(positions))
+            except DatabaseError as error:
+                refused = _RefusedError(self._verdict(error))
+                if not isinstance(refused.verdict, Rejected):
+                    raise refused from None
+            # Who else writes the same rows at this time is found at the next turn; a refusal that
+            # is not about rows that are there now is about something else.
+            found = self._number(database, table.there.format(offsets=offsets))
+            if found <= seen:
+                staged = self._number(database, table.staged.format(offsets=offsets))
+                self._require_staged(staged, len(positions))
+                raise refused
+            seen = found
+
+    def _stage(
+        self,
+        request: Request,
+        positions: "tuple[_Position, ...]",
+        database: Database,
+        table: "_Table",
+    ) -> None:
+        """Have the staging table hold the rows of a request, and no others."""
+        self._staged = ()
+        columns = zip(*(item.content for item in request.items), strict=True)
+        arrays = [pa.array(it, field.type) for it, field in zip(columns, _SCHEMA, strict=True)]
+        rows = pa.Table.from_arrays(arrays, schema=_SCHEMA)
+        is_strict = database.product.startswith(_STRICT_ABOUT_NULLS)
         try:
-            self._statements = self._table()
-        except _RefusedError as refused:
-            raise _RefusedError(_without_rows(refused.verdict)) from None
-        self._is_connected = True
+            _first_taken(database, [it.format(table=table.staging) for it in _EMPTYING])
+            for part in _without_nulls(rows) if is_strict else [rows]:
+                database.append(part, table.staging)
+        except DatabaseError as error:
+            raise _RefusedError(self._verdict(error)) from None
+        self._staged = positions
 
-    def _table(self) -> dict[str, Any]:
-        """Connect, and see to the table; returns the statements for it."""
-        about = self._told(self._connecting())
-        name, quote = self._config.table, about["quote"]
-        parts = name.split(".")
-        table = ".".join(_quoted([part], quote) for part in parts)
-        found = self._told({"ask": "key", "table": parts})
-        if not found["exists"]:
-            if not self._config.create:
-                raise _RefusedError(Paused(f"there is no table {name}"))
-            sql = self._make_table(table, about["product"], quote)
-            self._told({"ask": "execute", "sql": sql}, f"making the table {name}: ")
-            found = self._told({"ask": "key", "table": parts})
-        if not {*KEY} <= {*found["key"]} <= {*KEY, "time"}:
-            needed = ", ".join(KEY)
+    def _upsert(self, database: Database, table: "_Table", offsets: str, count: int) -> int:
+        """Insert what is staged and not in the table; returns how many rows that leaves out."""
+        with database.transaction():
+            inserted = database.execute(table.upsert.format(offsets=offsets))
+            self._require_staged(database.number(table.staged.format(offsets=offsets)), count)
+        return count - inserted
+
+    def _require_staged(self, found: int, count: int) -> None:
+        """Refuse what is staged if tasks of Spark ran twice, or somebody emptied the table."""
+        if found != count:
+            self._staged = ()
             raise _RefusedError(
-                Paused(f"the primary key of {name} must be {needed}, and perhaps time")
+                Retryable(f"the staging table has {found} rows of a request of {count}")
             )
-        return _statements(table, quote)
 
-    def _connecting(self) -> dict[str, Any]:
+    def _number(self, database: Database, sql: str) -> int:
+        try:
+            with database.transaction():
+                return database.number(sql)
+        except DatabaseError as error:
+            raise _RefusedError(self._verdict(error)) from None
+
+    def connect(self) -> "tuple[Database, _Table]":
+        """Have a connection, a table and a staging table.
+
+        Raises:
+            _RefusedError: There are none.
+            NoAnswerError: The database does not answer.
+            OSError: A secret cannot be read.
+        """
+        if self._database is not None and self._table is not None:
+            return self._database, self._table
+        self._disconnect()
+        try:
+            self._database = database = Database(SparkSession.active(), self._address())
+            self._table = self._made_table(database)
+        except DatabaseError as error:
+            raise _RefusedError(_without_rows(self._verdict(error))) from None
+        return database, self._table
+
+    def _address(self) -> Address:
         config = self._config
         url = config.url.read()
         properties = {name: it.read() for name, it in config.properties.items()}
@@ -271,39 +400,92 @@ class Jdbc(RequestSink):
             properties["password"] = config.password.read()
         hidden = {name: it for name, it in properties.items() if name != "user"}
         self._secrets = [url, *secrets_in(url), *filter(None, hidden.values())]
-        return {
-            "ask": "connect",
-            "url": url,
-            "driver": config.driver,
-            "properties": properties,
-            "limit_s": max(round(config.timeout_s), 1),
-        }
+        try:
+            drivers = (config.driver,) if config.driver else drivers_in(config.jars)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise _RefusedError(Paused(f"a jar cannot be read: {error}")) from None
+        return Address(
+            url,
+            drivers,
+            properties,
+            config.timeout_s,
+            config.batch.max_records // config.max_in_flight,
+        )
 
-    def _told(self, question: Mapping[str, Any], doing: str = "") -> dict[str, Any]:
-        """The answer.
-
-        Args:
-            question: Question to the process.
-            doing: Description of the attempt, for people.
-        """
-        if self._process is None or self._process.ended:
-            self.close()
-            self._process = JdbcProcess(
-                self._config.jars,
-                self.context.state_dir / "jdbc",
-                heap_bytes=_HEAP_MIN + _HEAP_OF_BATCH * self._config.batch.max_bytes,
+    def _made_table(self, database: Database) -> "_Table":
+        """Have the table and an empty staging table."""
+        config, owner, name = self._config, self._owner, self._name
+        if not database.is_in_utc:
+            raise _RefusedError(
+                Paused(
+                    "Spark's JVM is not in UTC, in which the driver has to write times; start it"
+                    " with -Duser.timezone=UTC"
+                )
             )
-        answer = self._process.ask(question, 2 * self._config.timeout_s)
-        if "error" in answer:
-            text = doing + self._shown(str(answer["error"]))
-            state, kind = answer.get("state"), answer.get("kind", "other")
-            raise _RefusedError(classify_error(state, kind, text))
-        return answer
+        quote = database.quote
+        table = _quoted_name(owner, name, quote)
+        with database.transaction():
+            exists = database.has_table(name, owner)
+        if not exists:
+            if not config.create:
+                raise _RefusedError(Paused(f"there is no table {config.table}"))
+            self._create(database, table)
+        with database.transaction():
+            key = database.primary_key(name, owner)
+        if not {*KEY} <= key <= {*KEY, "time"}:
+            needed = ", ".join(KEY)
+            raise _RefusedError(
+                Paused(f"the primary key of {config.table} must be {needed}, and perhaps time")
+            )
+        self._remove_left(database)
+        return self._make_staging(database, table)
 
-    def _make_table(self, table: str, product: str, quote: str) -> str:
-        types = {**_STANDARD, **_OF_PRODUCT.get(product, {}), **self._config.column_types}
+    def _create(self, database: Database, table: str) -> None:
+        types = {
+            **_STANDARD, **_OF_PRODUCT.get(database.product, {}), **self._config.column_types,
+        }  # fmt: skip
+        quote = database.quote
         columns = ", ".join(f"{_quoted([name], quote)} {types[name]}" for name in _STANDARD)
-        return f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({_quoted(KEY, quote)}))"
+        try:
+            with database.transaction():
+                database.execute(
+                    f"CREATE TABLE {table} ({columns}, PRIMARY KEY ({_quoted(KEY, quote)}))"
+                )
+        except DatabaseError as error:
+            error.args = (f"making the table {self._config.table}: {error}",)
+            raise
+
+    def _remove_left(self, database: Database) -> None:
+        """Remove staging tables that a process of the sink left, or only this one's own."""
+        with database.transaction():
+            pattern = self._staging if self._has_looked_for_left else self._staging_prefix
+            left = [
+                it for it in database.tables("penstock%", self._owner) if it.startswith(pattern)
+            ]
+        for name in left:
+            with database.transaction():
+                database.execute(f"DROP TABLE {_quoted_name(self._owner, name, database.quote)}")
+        self._has_looked_for_left = True
+
+    def _make_staging(self, database: Database, table: str) -> "_Table":
+        quote = database.quote
+        made = _Table.of(table, _quoted_name(self._owner, self._staging, quote), quote)
+        columns = _quoted(_SCHEMA.names, quote)
+        try:
+            _first_taken(
+                database,
+                [
+                    it.format(copy=made.staging, table=table, columns=columns)
+                    for it in _EMPTY_COPIES
+                ],
+            )
+        except DatabaseError as error:
+            error.args = (f"making the staging table {self._staging}: {error}",)
+            raise
+        return made
+
+    def _verdict(self, error: DatabaseError) -> DeliveryResult:
+        return classify_error(error.state, error.kind, self._shown(str(error)))
 
     def _shown(self, text: str) -> str:
         """Return a driver's message on one line and without the secrets that it quotes."""
@@ -313,9 +495,94 @@ class Jdbc(RequestSink):
 
     @override
     def show(self, request: Request) -> Preview:
-        rows = (dict(zip(_COLUMNS, item.content, strict=True)) for item in request.items)
-        lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        rows = (dict(zip(_SCHEMA.names, item.content, strict=True)) for item in request.items)
+        lines = "\n".join(json.dumps(row, default=as_text, ensure_ascii=False) for row in rows)
         return Preview(f"INSERT INTO {self._config.table}", len(request.items), lines)
+
+
+_Position = tuple[str, str, int, int]
+"""Values of the columns of `KEY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Statements for the table; `{offsets}` stands for the first offset AND the last.
+
+    Attributes:
+        staging: Name of the staging table, quoted.
+        upsert: Inserts what is staged and not in the table.
+        staged: Counts what is staged.
+        there: Counts what is staged and in the table.
+    """
+
+    staging: str
+    upsert: str
+    staged: str
+    there: str
+
+    @classmethod
+    def of(cls, table: str, staging: str, quote: str) -> "_Table":
+        columns = _quoted(_SCHEMA.names, quote)
+        same = " AND ".join(f"t.{_quoted([it], quote)} = s.{_quoted([it], quote)}" for it in KEY)
+        exists = f"EXISTS (SELECT 1 FROM {table} t WHERE {same})"  # noqa: S608 - names are checked
+        staged = f"FROM {staging} s WHERE s.{_quoted(['offset'], quote)} BETWEEN {{offsets}}"
+        return cls(
+            staging,
+            f"INSERT INTO {table} ({columns}) SELECT {columns} {staged} AND NOT {exists}",
+            f"SELECT COUNT(*) {staged}",
+            f"SELECT COUNT(*) {staged} AND {exists}",
+        )
+
+
+def _holds(staged: Sequence[_Position], wanted: Sequence[_Position]) -> bool:
+    """Return whether rows are staged one after the other: then their range of offsets is theirs."""
+    if not staged or wanted[0] not in staged:
+        return False
+    begin = staged.index(wanted[0])
+    return tuple(staged[begin : begin + len(wanted)]) == tuple(wanted)
+
+
+def _first_taken(database: Database, statements: Sequence[str]) -> None:
+    """Run the first of some statements that the database takes.
+
+    Raises:
+        DatabaseError: It takes none; this is what it said of the first.
+    """
+    refused: DatabaseError | None = None
+    for sql in statements:
+        try:
+            with database.transaction():
+                database.execute(sql)
+        except DatabaseError as error:
+            refused = refused or error
+        else:
+            return
+    assert refused is not None, "there are statements"
+    raise refused
+
+
+def _without_nulls(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield rows in parts that have no NULL: columns without a value are left out."""
+    for at, name in enumerate(rows.column_names):
+        is_null = pc.is_null(rows.column(name))
+        missing = pc.sum(is_null).as_py()
+        if missing == rows.num_rows:
+            yield from _without_nulls(rows.remove_column(at))
+            return
+        if missing:
+            yield from _without_nulls(rows.filter(is_null))
+            yield from _without_nulls(rows.filter(pc.invert(is_null)))
+            return
+    yield rows
+
+
+def _parts(table: str) -> tuple[str | None, str]:
+    owner, _, name = table.rpartition(".")
+    return owner or None, name
+
+
+def _quoted_name(owner: str | None, name: str, quote: str) -> str:
+    return ".".join(f"{quote}{it}{quote}" for it in (owner, name) if it is not None)
 
 
 def secrets_in(url: str) -> list[str]:
@@ -328,7 +595,7 @@ def classify_error(state: str | None, kind: str, text: str) -> DeliveryResult:
 
     Args:
         state: SQLSTATE; None where the driver has none.
-        kind: The category of the driver's exception, as `Jdbc.java` names it.
+        kind: The category of the driver's exception, as `DatabaseError` has it.
         text: The error's message.
     """
     reason = f"JDBC {state or ''}: {text}".replace(" :", ":")
@@ -354,19 +621,6 @@ def _without_rows(verdict: DeliveryResult) -> DeliveryResult:
             return Retryable(fault.reason)
         case _:
             return verdict
-
-
-def _statements(table: str, quote: str) -> dict[str, Any]:
-    columns = _quoted(_COLUMNS, quote)
-    marks = ", ".join("?" for _ in _COLUMNS)
-    *place, offset = (_quoted([name], quote) for name in KEY)
-    same = " AND ".join(f"{name} = ?" for name in place)
-    return {
-        "sql": f"INSERT INTO {table} ({columns}) VALUES ({marks})",  # noqa: S608 - names are checked
-        "look": f"SELECT {offset} FROM {table} WHERE {same} AND {offset} BETWEEN ? AND ?",  # noqa: S608 - names are checked
-        "kinds": " ".join(_KINDS.get(name, "text") for name in _COLUMNS),
-        "offset_at": KEY.index("offset"),
-    }
 
 
 def _quoted(names: Sequence[str], quote: str) -> str:
