@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.logd.format.batch import SCHEMA, decode_body, encode_body
-from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body
+from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body, has_no_headers
 from penstock.logd.intake.turn import Message, MessageRun
 from penstock.logd.partition import log_writer
 from penstock.logd.partition.log_writer import build_frames
@@ -85,3 +85,21 @@ def test_frames_hold_the_same_rows_whoever_made_their_bodies(parts: list[list[Ro
     ((_, body),) = build_frames(runs, epoch=1)
     arrow = decode_body(log_writer.arrow_body(runs))
     assert decode_body(body).equals(arrow)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=40), st.data())
+def test_a_body_says_without_decoding_that_it_has_no_headers(
+    rows: list[Row], data: st.DataObject
+) -> None:
+    bare = by_arrow(rows)
+    assert has_no_headers(bare)
+    assert not has_no_headers(bare[:600])
+    headers: list[object] = [None] * len(rows)
+    headers[data.draw(st.integers(0, len(rows) - 1))] = data.draw(
+        st.sampled_from(([], [("Nats-Msg-Id", b"7")]))
+    )
+    batch = decode_body(bare).set_column(
+        4, SCHEMA.field("headers"), pa.array(headers, SCHEMA.field("headers").type)
+    )
+    assert not has_no_headers(encode_body(batch))
+    assert not has_no_headers(encode_body(batch, compression="zstd"))

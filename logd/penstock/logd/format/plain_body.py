@@ -49,6 +49,10 @@ _BUFFER_COUNT: Final = struct.pack("<II", 0, _BUFFERS)
 _COLUMN_COUNT: Final = struct.pack("<II", 0, _COLUMNS)
 _PLACES: Final = struct.Struct(f"<{2 * _BUFFERS}q")
 _PLACES_AT: Final = 8 + 80
+_ROWS: Final = struct.Struct("<q")
+_ROWS_AT: Final = 72
+_COLUMN_COUNT_AT: Final = 488
+_HEADERS_NULL_AT: Final = 496 + 4 * 16 + 8
 _PARTS: Final = (3, 6, 21, 24)
 """Numbers of the buffers of timestamp, subject, reply and value."""
 
@@ -81,6 +85,22 @@ def encode_plain_body(
     if count == 1:
         return _encode_one(timestamps, subjects[0], replies[0], values[0])
     return _encode(timestamps, subjects, replies, values)
+
+
+def has_no_headers(body: bytes) -> bool:
+    """Return whether no row of a body has headers; False: one may have, decode it to know.
+
+    Only the metadata is looked at, which `encode_plain_body` and pyarrow make alike.
+    """
+    if not (
+        body.startswith(_MESSAGE)
+        and body.startswith(_RECORD_BATCH, 48)
+        and body.startswith(_BUFFER_COUNT, 80)
+        and body.startswith(_COLUMN_COUNT, _COLUMN_COUNT_AT)
+        and len(body) >= _LAYOUT.size
+    ):
+        return False
+    return _ROWS.unpack_from(body, _ROWS_AT) == _ROWS.unpack_from(body, _HEADERS_NULL_AT)
 
 
 def _encode_one(timestamp: bytes, subject: bytes, reply: bytes, value: bytes) -> bytes | None:

@@ -34,7 +34,9 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.base.lazy_module import LazyModule
+from penstock.logd.format.batch import decode_body
 from penstock.logd.format.frame import FrameHeader
+from penstock.logd.format.plain_body import has_no_headers
 from penstock.logd.intake.options import MESSAGE_ID
 from penstock.logd.limits import MESSAGE_ID_LENGTH_MAX
 from penstock.logd.metadata.streams import StreamConfig
@@ -565,14 +567,21 @@ class Dedup:
                 header.producer_id, header.producer_sequence, header.last_offset, now_ns
             )
 
-    def recall_ids(self, header: FrameHeader, batch: pa.RecordBatch, now_ns: int) -> None:
+    def recall_ids(self, header: FrameHeader, body: bytes, now_ns: int) -> None:
         """Rebuild what a stored frame says of message ids, oldest frame first.
 
         Args:
             header: Header of a frame of plain messages; batches have no ids.
-            batch: Its rows.
+            body: Its rows.
             now_ns: The time; a record of the future counts as of now.
+
+        Raises:
+            CorruptError: The body is not an Arrow batch of the schema.
         """
+        if has_no_headers(body):  # most have none, and decoding costs more than writing a record
+            self.last_message_id = b""
+            return
+        batch = decode_body(body)
         rows, ids = stored_message_ids(batch.column("headers"))
         self.last_message_id = ids[-1] if rows and rows[-1] == batch.num_rows - 1 else b""
         if not rows or self.message_ids.off:

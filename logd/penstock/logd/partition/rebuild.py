@@ -20,7 +20,6 @@ from typing import Final
 import structlog
 
 from penstock.logd.errors import CorruptFrameError, LogdError
-from penstock.logd.format.batch import decode_body
 from penstock.logd.intake.dedup import Dedup
 from penstock.logd.intake.intake import Intake
 from penstock.logd.partition.log_writer import Frame
@@ -93,7 +92,7 @@ def recall_frames(intake: Intake, frames: list[Frame], now_ns: int) -> None:
         if header.producer_sequence:
             dedup.last_message_id = b""
         else:
-            dedup.recall_ids(header, decode_body(body), now_ns)
+            dedup.recall_ids(header, body, now_ns)
     intake.next_offset = frames[-1][0].next_offset
 
 
@@ -160,7 +159,7 @@ def _recall_ids(intake: Intake, log: CommitLog, start: int, now_ns: int) -> None
                 if header.producer_sequence:
                     intake.dedup.last_message_id = b""
                 else:
-                    intake.dedup.recall_ids(header, decode_body(body), now_ns)
+                    intake.dedup.recall_ids(header, body, now_ns)
                 start = header.next_offset
         except CorruptFrameError as error:
             start = _pass_over(error, intake.config.name)
@@ -172,7 +171,7 @@ def _last_message_id(intake: Intake, log: CommitLog) -> bytes:
     try:
         for header, body in log.frames(log.end_offset - 1):
             if not header.producer_sequence and not header.compacted:
-                last.recall_ids(header, decode_body(body), 0)
+                last.recall_ids(header, body, 0)
     except CorruptFrameError as error:
         _pass_over(error, intake.config.name)
     return last.last_message_id
