@@ -218,6 +218,26 @@ def test_a_dropped_record_is_described_as_it_was_when_it_was_dropped_and_redacte
     assert process(graph, line).drops == [], "without a sampler nothing is described"
 
 
+def test_a_span_that_tail_sampling_holds_is_a_drop_once_its_trace_is_dropped() -> None:
+    rules = [{"where": 'status_code == "ERROR"'}]
+    tail = {"type": "tail_sample", "inputs": ["app"], "wait_s": 10, "rules": rules}
+    graph, sampler = graph_of({"transforms": {"t": tail}}), DropSampler(100, 200)
+    spans = [
+        {"kind": "span", "schema": "span/1.0", "time_unix_nano": 1, "end_time_unix_nano": 2,
+         "trace_id": f"{number:032x}", "span_id": f"{number:016x}", "name": f"GET /{number}",
+         "status_code": "ERROR" if number == 1 else "OK", "resource": {"service.name": "shop"}}
+        for number in (1, 2)
+    ]  # fmt: skip
+    outcome = process(graph, *map(orjson.dumps, spans), sampler=sampler)
+    assert (outcome.refused, outcome.drops, graph.drops(0, sampler)) == ([], [], [])
+    graph.flush(0, 0)
+    assert len(graph.flush(11 * SECOND, 11 * SECOND)["t"]) == 1
+    (dropped,) = graph.drops(11 * SECOND, sampler)
+    assert dropped.kind == DropKind("app", "t", "sampled")
+    assert (dropped.trace_id, dropped.service, dropped.text) == (f"{2:032x}", "shop", "GET /2")
+    assert graph.drops(12 * SECOND, sampler) == []
+
+
 def test_no_text_is_kept_where_none_may_be() -> None:
     (one,) = process(graph_of(CHAIN), log("secret"), sampler=DropSampler(10, 0)).drops
     assert one.text == ""

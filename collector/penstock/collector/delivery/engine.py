@@ -122,6 +122,7 @@ class CreatedRecords:
     def _take(self, graph: Graph, *, everything: bool) -> None:
         clock = self._clock
         due = graph.flush(clock.monotonic_ns(), clock.unix_ns(), everything=everything)
+        self._pipeline.record_drops(graph)
         for name, lines in due.items():
             for part in _parts(lines):
                 self._made.append((name, Payload("ndjson", b"\n".join(part), len(part))))

@@ -157,6 +157,13 @@ class Pipeline:
             self._sender.handle(Take(queue, batch))
         return outcome
 
+    def record_drops(self, graph: Graph) -> None:
+        """Record what transforms of a graph held and have dropped since the last call."""
+        if self._drops is not None:
+            dropped = graph.drops(self._clock.monotonic_ns(), self._drops.sampler)
+            if dropped:
+                self._drops.add(dropped)
+
     def _show(self, source: str, lines: Sequence[bytes], outcome: Outcome) -> None:
         self.taps.show("in", source, lines)
         for (subject, _), batch in outcome.batches.items():

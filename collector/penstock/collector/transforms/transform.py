@@ -189,3 +189,14 @@ class Aggregator(Transform, Protocol):
 
     def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
         """The records that are due; `everything`: all there are, because the graph ends."""
+
+
+@runtime_checkable
+class DeferredSampler(Aggregator, Protocol):
+    """An aggregator that holds records whole, and decides later which of them come out again.
+
+    That it takes a record (`DropReason.AGGREGATED`) is no drop yet.
+    """
+
+    def dropped(self) -> list[tuple[str, Fields]]:
+        """The records that it has dropped since the last call, each behind its source's name."""

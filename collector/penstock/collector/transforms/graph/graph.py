@@ -30,6 +30,7 @@ from penstock.collector.transforms.graph.wiring import OUTPUT, Wiring
 from penstock.collector.transforms.transform import (
     PASS,
     Aggregator,
+    DeferredSampler,
     DropReason,
     Event,
     Refusal,
@@ -202,6 +203,11 @@ class Step:
     received: int = 0
     sent: int = 0
     ended: Counter[str] = field(default_factory=Counter)
+
+    def drops(self, verdict: DropReason) -> bool:
+        """Return whether a record of this verdict is gone, and does not come out later."""
+        is_held = verdict is DropReason.AGGREGATED and isinstance(self.transform, DeferredSampler)
+        return not is_held
 
 
 @dataclass(slots=True)
@@ -477,6 +483,21 @@ class Graph:
                     found[name] = lines
         return found
 
+    def drops(self, now_ns: int, sampler: DropSampler) -> list[Drop]:
+        """Describe records that transforms held and have dropped since the last call.
+
+        Args:
+            now_ns: Monotonic time.
+            sampler: Chooses the drops that are described.
+        """
+        return [
+            self._describe(kind, encode_json(fields), fields, sampler.max_text_bytes)
+            for name, step in self.steps.items()
+            if isinstance(step.transform, DeferredSampler)
+            for source, fields in step.transform.dropped()
+            if sampler.chooses(kind := DropKind(source, name, DropReason.SAMPLED.value), now_ns)
+        ]
+
     def counts(self) -> dict[str, dict[str, int]]:
         """Per transform, records received, sent and ended, and what it did not understand of them.
 
@@ -571,7 +592,7 @@ class _Walk:
         else:
             self._outcome.ended[verdict] += 1
             step.ended[verdict.value] += 1
-            if (sampler := self._sampler) is not None:
+            if (sampler := self._sampler) is not None and step.drops(verdict):
                 kind = DropKind(event.source, step.name, verdict.value)
                 if sampler.chooses(kind, self._now_ns):
                     limit = sampler.max_text_bytes

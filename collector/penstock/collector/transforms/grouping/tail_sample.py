@@ -24,8 +24,8 @@ from penstock.collector.transforms.expressions.paths import Fields
 from penstock.collector.transforms.sample import WEIGHT_MAX
 from penstock.collector.transforms.transform import (
     PASS,
-    Aggregator,
     Condition,
+    DeferredSampler,
     DropReason,
     Event,
     TransformContext,
@@ -94,11 +94,12 @@ class _Trace:
 
     Attributes:
         until_ns: Time of the decision.
+        spans: Each behind the name of its source.
         met: Rules, by number, whose condition has held for a span.
     """
 
     until_ns: int
-    spans: list[Fields] = field(default_factory=list)
+    spans: list[tuple[str, Fields]] = field(default_factory=list)
     size: int = 0
     met: set[int] = field(default_factory=set)
     begin_ns: int | None = None
@@ -112,7 +113,7 @@ class _Rule:
     ratio: float
 
 
-class TailSample(Aggregator):
+class TailSample(DeferredSampler):
     """Holds the spans of each trace until it decides on it.
 
     Args:
@@ -143,6 +144,7 @@ class TailSample(Aggregator):
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         self._weights: OrderedDict[str, float] = OrderedDict()
         self._kept: list[Fields] = []
+        self._dropped: list[tuple[str, Fields]] = []
         self._size = 0
         self._notes = Counter[str]()
 
@@ -160,7 +162,7 @@ class TailSample(Aggregator):
                 return DropReason.SAMPLED
             event.fields = _weighted(fields, decided)
             return PASS
-        self._hold(identity, fields, now_ns)
+        self._hold(identity, event.source, fields, now_ns)
         return DropReason.AGGREGATED
 
     @override
@@ -178,12 +180,17 @@ class TailSample(Aggregator):
     def notes(self) -> Mapping[str, int]:
         return self._notes
 
-    def _hold(self, identity: str, fields: Fields, now_ns: int) -> None:
+    @override
+    def dropped(self) -> list[tuple[str, Fields]]:
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def _hold(self, identity: str, source: str, fields: Fields, now_ns: int) -> None:
         trace = self._traces.get(identity)
         if trace is None:
             trace = self._traces[identity] = _Trace(now_ns + self._wait_ns)
         size = len(encode_json(fields))
-        trace.spans.append(fields)
+        trace.spans.append((source, fields))
         trace.size += size
         self._size += size
         for number, rule in enumerate(self._rules):
@@ -213,7 +220,9 @@ class TailSample(Aggregator):
         self._notes[f"traces_{what}"] += 1
         self._notes[f"spans_{what}"] += len(trace.spans)
         if is_kept:
-            self._kept += [_weighted(fields, weight) for fields in trace.spans]
+            self._kept += [_weighted(fields, weight) for _, fields in trace.spans]
+        else:
+            self._dropped += trace.spans
 
     def _ratio_of(self, trace: _Trace) -> float:
         duration_ns = trace.end_ns - (trace.begin_ns or 0)
