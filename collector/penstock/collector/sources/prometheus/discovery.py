@@ -14,15 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import MIB
 from penstock.collector.sources.prometheus.relabel import Labels, Rule
+from penstock.collector.sources.prometheus.srv_records import srv_records
 from penstock.collector.sources.settings import Section
+from penstock.service import HostPort
+from penstock.service.config import split_host_port
 
 _FILE_BYTES_MAX: Final = 4 * MIB
 _FILES_MAX: Final = 1000
@@ -40,8 +44,20 @@ class DnsSection(Section):
     names: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(
         min_length=1, max_length=256
     )
-    type: Literal["A", "AAAA"] = "A"
-    port: int = Field(ge=1, le=65_535)
+    type: Literal["A", "AAAA", "SRV"] = "A"
+    port: int | None = Field(
+        default=None, ge=1, le=65_535, description="of every address; SRV records have their own"
+    )
+    server: HostPort | None = Field(
+        default=None, description="the name server of SRV records; null: those of resolv.conf"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_port(self) -> Self:
+        if (self.port is None) != (self.type == "SRV"):
+            msg = "`port` is needed for A and AAAA, and SRV records have their own"
+            raise ValueError(msg)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +141,8 @@ async def resolve(section: DnsSection, name: str) -> list[Labels]:
     Raises:
         DiscoveryError: It cannot be resolved.
     """
+    if section.type == "SRV":
+        return await _resolve_srv(section, name)
     family = socket.AF_INET if section.type == "A" else socket.AF_INET6
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
@@ -139,4 +157,22 @@ async def resolve(section: DnsSection, name: str) -> list[Labels]:
             "__meta_dns_name": name,
         }
         for host in hosts
+    ]
+
+
+async def _resolve_srv(section: DnsSection, name: str) -> list[Labels]:
+    try:
+        server = None if section.server is None else split_host_port(section.server)
+        found = await srv_records(name, server)
+    except (OSError, RemoteProtocolError, ValueError) as error:
+        raise DiscoveryError(str(error) or type(error).__name__) from None
+    return [
+        {
+            _ADDRESS: f"{record.target}:{record.port}",
+            "__meta_dns_name": name,
+            "__meta_dns_srv_record_target": f"{record.target}.",
+            "__meta_dns_srv_record_port": str(record.port),
+        }
+        for record in found
+        if record.target  # RFC 2782: "." says that there is no such service
     ]

@@ -4,8 +4,8 @@ A scrape's samples become one unit, with ``up`` (1, or 0 when the scrape failed)
 ``scrape_duration_seconds`` and ``scrape_samples_scraped`` as Prometheus itself adds them. What the
 spool has no room for is counted as dropped: the next scrape has newer figures.
 
-Targets are configured, or found in files and behind names of DNS, where they are looked for again
-each `refresh_s`; what a file or name had before stays while it cannot be read.
+Targets are configured, or found in files, behind names of DNS and by Kubernetes, and looked for
+again each `refresh_s`; what a file or name had before stays while it cannot be read.
 """
 
 import asyncio
@@ -37,6 +37,10 @@ from penstock.collector.sources.prometheus.discovery import (
     resolve,
     target_of,
 )
+from penstock.collector.sources.prometheus.kubernetes import (
+    KubernetesDiscovery,
+    KubernetesTargets,
+)
 from penstock.collector.sources.prometheus.relabel import Labels, RelabelRule, compile_rules
 from penstock.collector.sources.settings import SourceSettings
 from penstock.collector.sources.source import Source, SourceContext
@@ -54,6 +58,9 @@ _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.8,*/*;q=0.1"
 )
 
+
+_AGAIN_S: Final = 0.1
+"""Between two looks, however often objects of Kubernetes change."""
 
 TOKEN: Final = re.compile(r"[!-~]+")
 
@@ -78,6 +85,7 @@ class PrometheusSettings(SourceSettings):
         default=[], max_length=64, description="patterns of files with targets, in JSON or YAML"
     )
     dns: list[DnsSection] = Field(default=[], max_length=64)
+    kubernetes: list[KubernetesTargets] = Field(default=[], max_length=64)
     refresh_s: float = Field(
         default=30.0, ge=0.1, le=86_400, description="between looks at files and names"
     )
@@ -112,7 +120,7 @@ class PrometheusSettings(SourceSettings):
 
     @model_validator(mode="after")
     def _has_targets(self) -> Self:
-        if not (self.targets or self.files or self.dns):
+        if not (self.targets or self.files or self.dns or self.kubernetes):
             msg = "set `targets`, `files` or `dns`"
             raise ValueError(msg)
         return self
@@ -132,6 +140,7 @@ class PrometheusSource(Source):
 
     Args:
         resource: The points' resource; each target adds its address.
+        node: The collector's node in Kubernetes.
         bytes_max: A target that answers with more is down.
         large_bytes: Answers with more are read in their own thread.
         read: Reads an answer.
@@ -142,14 +151,17 @@ class PrometheusSource(Source):
     @classmethod
     @override
     def from_settings(cls, settings: Any, context: SourceContext) -> Self:
-        return cls(settings, context.resource, spool_writer=context.spool_writer())
+        return cls(
+            settings, context.resource, spool_writer=context.spool_writer(), node=context.node
+        )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it scrapes, and bounds
         self,
         section: PrometheusSettings,
         resource: Mapping[str, Any],
         *,
         spool_writer: SpoolWriter,
+        node: str = "",
         bytes_max: int = SCRAPE_BYTES_MAX,
         large_bytes: int = _LARGE_BYTES,
         read: Callable[..., Scraped] = read_exposition,
@@ -164,6 +176,14 @@ class PrometheusSource(Source):
         self._relabel = compile_rules(section.relabel)
         self._metric_relabel = compile_rules(section.metric_relabel)
         self._discovered: dict[str, list[Labels]] = {}
+        self._kubernetes = [
+            KubernetesDiscovery(
+                one, node, where=f"source {self.name}: kubernetes.{index}",
+                changed=self._look_again, note=spool_writer.note, failed=self._kubernetes_failed,
+            )
+            for index, one in enumerate(section.kubernetes)
+        ]  # fmt: skip
+        self._look_due = asyncio.Event()
         self._following: dict[Target, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._parsing = ThreadPoolExecutor(1, thread_name_prefix=self.name)
@@ -180,7 +200,10 @@ class PrometheusSource(Source):
     async def run(self) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
+                watching = [tasks.create_task(one.run()) for one in self._kubernetes]
                 await self._look(tasks)
+                for task in watching:
+                    task.cancel()
         finally:
             for threads in (self._parsing, self._parsing_large):
                 threads.shutdown(wait=False, cancel_futures=True)
@@ -188,6 +211,14 @@ class PrometheusSource(Source):
     @override
     async def stop(self) -> None:
         self._stopping.set()
+        self._look_due.set()
+
+    def _look_again(self) -> None:
+        self._look_due.set()
+
+    def _kubernetes_failed(self, why: str) -> None:
+        self._spool_writer.note("discoveries_failed")
+        self._spool_writer.log.warning("discovery_failed", where="kubernetes", error=why)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         """Follow the targets that there are, and look again where they may change."""
@@ -195,14 +226,20 @@ class PrometheusSource(Source):
         fixed = [self._configured(url) for url in section.targets]
         while True:
             await self._discover()
-            found = [target_of(one, self._relabel) for part in self._discovered.values()
-                     for one in part]  # fmt: skip
+            parts = [*self._discovered.values(), *(one.targets() for one in self._kubernetes)]
+            found = [target_of(one, self._relabel) for part in parts for one in part]
             wanted = dict.fromkeys(one for one in found if one is not None and _is_url(one.url))
             self._spool_writer.note("targets_left_out", max(0, len(wanted) - section.max_targets))
             chosen = [one for one in fixed if one is not None]
             self._change(tasks, dict.fromkeys([*chosen, *[*wanted][: section.max_targets]]))
-            if not (section.files or section.dns) or await self._stops_within(section.refresh_s):
+            if not (section.files or section.dns or self._kubernetes):
                 return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(section.refresh_s):
+                    await self._look_due.wait()
+            if self._stopping.is_set() or await self._stops_within(_AGAIN_S):
+                return
+            self._look_due.clear()
 
     def _configured(self, url: str) -> Target | None:
         """The target of a URL; None: the rules drop it."""
