@@ -69,10 +69,10 @@ class RetryingLog(CommitLog):
     """Tries a failed sync again and believes the second answer."""
 
     @override
-    def sync(self) -> int:
+    def sync(self, *, mark: bool = True) -> int:
         with contextlib.suppress(OSError):
             self._active_file.sync()
-        return super().sync()
+        return super().sync(mark=mark)
 
 
 class TruncatingByClaim(Recovery):

@@ -53,12 +53,12 @@ def make_context(
         rng=random.Random(1),
         clock=SystemClock(),
     )
-    acks = AckSender(link)
+    dispatcher = LoopDispatcher()
     return PartitionContext(
         node=NodeId("n"),
         budget=ByteBudget(budget_bytes),
-        acks=acks,
-        dispatcher=LoopDispatcher(acks),
+        acks=AckSender(link, dispatcher),
+        dispatcher=dispatcher,
         writer_pool=WRITER_POOL,
         clock=clock or SystemClock(),
         admission=admission,

@@ -26,6 +26,7 @@ from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.partition.acks import LoopDispatcher
 from penstock.logd.replication import events as ev
 from penstock.logd.replication import events as fx
 from penstock.logd.replication.events import Answer, LeaderAndIsr, NodeId, Span
@@ -204,7 +205,13 @@ class Node:
         self.mesh = Mesh(me, rng=random.Random(1), tls=tls)
         self.find: dict[PartitionId, Hosted] = {}
         self.replication = Replication(
-            me, self.find.get, self.mesh, clock=CLOCK, settings=self.settings, tls=tls
+            me,
+            self.find.get,
+            self.mesh,
+            LoopDispatcher(),
+            clock=CLOCK,
+            settings=self.settings,
+            tls=tls,
         )
         self._server = PeerServer(me, self, tls)
         self.address = self._server.listen("127.0.0.1:0")

@@ -246,7 +246,8 @@ class _Daemon:
         )
         self._budget = ByteBudget(config.max_intake_bytes)
         self._tracing = Tracing(config.tracing, "logd", config.node)
-        self._acks = AckSender(self._ack_link)
+        self._dispatcher = LoopDispatcher()
+        self._acks = AckSender(self._ack_link, self._dispatcher)
         self._compaction_thread = CompactionThread(_compaction(config), SystemClock())
         self._masters = config.masters()
         self._engine = self._make_engine()
@@ -550,7 +551,7 @@ class _Daemon:
             node=NodeId(self._config.node),
             budget=self._budget,
             acks=self._acks,
-            dispatcher=LoopDispatcher(self._acks),
+            dispatcher=self._dispatcher,
             writer_pool=WriterPool(),
             clock=SystemClock(),
             streams_for=lookup.match,

@@ -44,6 +44,7 @@ from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.partition.retention import RetentionTask
 from penstock.logd.replication.events import BeginEpoch, DeleteBefore, Reset, Truncate
 from penstock.logd.storage import REAL_DISK, CommitLog, Disk, EpochFile, LogConfig, ReplicaFile
+from penstock.logd.storage.checkpoint import load_mark
 from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
@@ -151,6 +152,13 @@ class World:
         self.writer.start()
         self.writer.close()
         return self.outcomes
+
+    def write_here(self) -> bool:
+        """Write on this thread, and let another one go on; whether it was seen to."""
+        seen_to = self.writer.write_here()
+        if seen_to:
+            self.writer.pass_on()
+        return seen_to
 
     def publish(self, base: int, count: int = 1) -> None:
         messages = [Message(b"t.a", b"", b"", b"%d" % n) for n in range(base, base + count)]
@@ -414,17 +422,35 @@ def test_every_power_loss_between_orders_leaves_a_log_that_fits_its_epochs() -> 
 def test_what_comes_alone_is_durable_before_the_call_returns(tmp_path: Path) -> None:
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
     world.publish(0, 2)
-    assert world.writer.write_here()
+    assert world.write_here()
     assert (world.log.synced_offset, world.outcomes) == (2, [Durable(2)])
     world.publish(2)
     assert world.run() == [Durable(2), Durable(3)], "what follows is a thread's again"
+
+
+def test_an_ack_does_not_wait_for_the_mark_of_what_is_synced(tmp_path: Path) -> None:
+    world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
+    world.publish(0, 2)
+    assert world.writer.write_here()
+    assert world.outcomes == [Durable(2)]
+    before = load_mark(tmp_path, REAL_DISK)
+    world.writer.pass_on()
+    after = load_mark(tmp_path, REAL_DISK)
+    assert before is not None
+    assert after is not None
+    assert (before[0].end_offset, after[0].end_offset) == (0, 2)
+    world.publish(2)
+    world.run()
+    closed = load_mark(tmp_path, REAL_DISK)
+    assert closed is not None
+    assert (closed[0].end_offset, closed[1]) == (3, True)
 
 
 def test_what_others_copy_is_written_here_and_synced_on_a_thread(tmp_path: Path) -> None:
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
     world.writer.tell_written = True
     world.publish(0, 2)
-    assert world.writer.write_here()
+    assert world.write_here()
     wait_until(lambda: len(world.outcomes) == 2)
     assert world.outcomes == [Written(2), Durable(2)]
     assert world.log.synced_offset == 2
@@ -436,14 +462,14 @@ def test_a_slow_disk_is_kept_away_from_the_caller(tmp_path: Path) -> None:
     for _ in range(20):
         pool.note_disk(2 * WRITE_HERE_NS_MAX, syncs=True)
     world.publish(0)
-    assert not world.writer.write_here()
+    assert not world.write_here()
     assert world.log.end_offset == 0
     assert world.run() == [Durable(1)]
     while not pool.allows_here(syncs=True):
         pool.note_disk(WRITE_HERE_NS_MAX // 2, syncs=True)
     again = World(tmp_path, clock=QuickClock(), pool=pool)
     again.publish(1)
-    assert again.writer.write_here()
+    assert again.write_here()
     assert again.outcomes == [Durable(2)]
 
 
@@ -463,26 +489,26 @@ def test_one_slow_write_here_keeps_the_next_away(tmp_path: Path, fsync: Any) -> 
     pool, config = WriterPool(), replace(CONFIG, fsync=fsync)
     world = World(tmp_path, clock=SteppingClock(), pool=pool, config=config)
     world.publish(0)
-    assert world.writer.write_here()
+    assert world.write_here()
     assert world.outcomes == [Durable(1)]
     world.publish(1)
-    assert not world.writer.write_here()
+    assert not world.write_here()
     assert world.run() == [Durable(1), Durable(2)]
 
 
 def test_what_may_take_long_is_left_to_a_thread(tmp_path: Path) -> None:
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
     world.writer.enqueue(fetched([make_frame(n, bytes(900)) for n in range(2)]))
-    assert world.writer.write_here()
+    assert world.write_here()
     assert world.outcomes == [Durable(2)]
     large = Append([MessageRun(2, 1, [Message(b"t.a", b"", b"", bytes(900))])], 900)
     world.writer.enqueue(large)  # it does not fit into the segment, so another is begun
-    assert world.writer.write_here()
+    assert world.write_here()
     wait_until(lambda: len(world.outcomes) == 2)
     assert world.outcomes[1] == Durable(3)
     world.writer.enqueue(Truncate(2, 1))
     world.publish(2)
-    assert world.writer.write_here()
+    assert world.write_here()
     world.writer.close()
     assert world.outcomes == [Durable(2), Durable(3), Cut(2, 1), Durable(3, 1)]
 
@@ -510,7 +536,7 @@ def test_a_command_that_another_thread_hands_over_meanwhile_is_left_to_a_thread(
 
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool(), kind=MeanwhileLog)
     world.publish(0)
-    assert world.writer.write_here()
+    assert world.write_here()
     assert sealed.wait(20)
     world.publish(1)
     assert world.run() == [Durable(1), Durable(2)]
@@ -521,17 +547,17 @@ def test_nothing_overtakes_what_a_thread_is_at(tmp_path: Path) -> None:
 
     class WaitingLog(CommitLog):
         @override
-        def sync(self) -> int:
+        def sync(self, *, mark: bool = True) -> int:
             syncing.set()
             assert go_on.wait(20)
-            return super().sync()
+            return super().sync(mark=mark)
 
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool(), kind=WaitingLog)
     world.publish(0)
     world.writer.start()
     assert syncing.wait(20)
     world.publish(1)
-    assert not world.writer.write_here()
+    assert not world.write_here()
     go_on.set()
     world.writer.close()
     assert world.outcomes == [Durable(1), Durable(2)]
@@ -540,18 +566,18 @@ def test_nothing_overtakes_what_a_thread_is_at(tmp_path: Path) -> None:
 def test_a_disk_that_fails_here_ends_the_writing_and_close_does_not_wait(tmp_path: Path) -> None:
     class FullLog(CommitLog):
         @override
-        def sync(self) -> int:
+        def sync(self, *, mark: bool = True) -> int:
             if self.end_offset == 1:
                 raise OSError(errno.ENOSPC, "no space")
-            return super().sync()
+            return super().sync(mark=mark)
 
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool(), kind=FullLog)
     world.publish(0)
-    assert world.writer.write_here()
+    assert world.write_here()
     [failed] = world.outcomes
     assert isinstance(failed, CommitFailed)
     world.publish(1)
-    assert not world.writer.write_here()
+    assert not world.write_here()
     with pytest.raises(LogFailedError, match="no space"):
         world.writer.close()
     assert world.outcomes == [failed]

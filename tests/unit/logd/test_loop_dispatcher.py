@@ -31,16 +31,19 @@ def link() -> Link:
 
 
 @pytest.fixture
-def acks(link: Link) -> AckSender:
-    return AckSender(cast("NatsLink", link))
+def dispatcher() -> LoopDispatcher:
+    return LoopDispatcher()
 
 
-async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSender) -> None:
-    loop, dispatcher, made = (
-        asyncio.get_running_loop(),
-        LoopDispatcher(acks),
-        list[tuple[int, int]](),
-    )
+@pytest.fixture
+def acks(link: Link, dispatcher: LoopDispatcher) -> AckSender:
+    return AckSender(cast("NatsLink", link), dispatcher)
+
+
+async def test_calls_from_threads_are_all_made_in_each_ones_order(
+    dispatcher: LoopDispatcher,
+) -> None:
+    loop, made = asyncio.get_running_loop(), list[tuple[int, int]]()
     done = asyncio.Event()
 
     def note(thread: int, number: int) -> None:
@@ -62,9 +65,9 @@ async def test_calls_from_threads_are_all_made_in_each_ones_order(acks: AckSende
 
 
 async def test_acks_of_calls_made_together_are_written_together_and_at_once(
-    acks: AckSender, link: Link
+    acks: AckSender, dispatcher: LoopDispatcher, link: Link
 ) -> None:
-    loop, dispatcher = asyncio.get_running_loop(), LoopDispatcher(acks)
+    loop = asyncio.get_running_loop()
     for offset in range(3):
         run = AckRun(offset, offset, [b"inbox"])
         dispatcher.post(loop, partial(acks.send_acks, "logs", 1, [run]))
@@ -83,8 +86,10 @@ async def test_acks_that_nobody_gathers_are_written_at_the_end_of_the_turn(
     assert [data.count(b"PUB inbox") for data in link.writes] == [2]
 
 
-async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender) -> None:
-    loop, dispatcher, failures = asyncio.get_running_loop(), LoopDispatcher(acks), list[str]()
+async def test_a_call_that_fails_keeps_no_other_from_being_made(
+    dispatcher: LoopDispatcher,
+) -> None:
+    loop, failures = asyncio.get_running_loop(), list[str]()
     loop.set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
     done = asyncio.Event()
 
@@ -98,9 +103,9 @@ async def test_a_call_that_fails_keeps_no_other_from_being_made(acks: AckSender)
 
 
 async def test_what_work_on_the_loop_posts_is_called_in_the_order_of_all_before_it_returns(
-    acks: AckSender, link: Link
+    acks: AckSender, dispatcher: LoopDispatcher, link: Link
 ) -> None:
-    loop, dispatcher, made = asyncio.get_running_loop(), LoopDispatcher(acks), list[str]()
+    loop, made = asyncio.get_running_loop(), list[str]()
     posted, go_on = threading.Event(), threading.Event()
 
     def answer(name: str) -> None:
@@ -123,11 +128,11 @@ async def test_what_work_on_the_loop_posts_is_called_in_the_order_of_all_before_
         thread.join()
         return True
 
-    assert dispatcher.run(loop, work)
+    assert dispatcher.run(work)
     assert made == ["earlier", "own", "later"]
     assert len(link.writes) == 1, "in this turn, all at once"
     with pytest.raises(ZeroDivisionError):
-        dispatcher.run(loop, lambda: bool(1 / 0))
+        dispatcher.run(lambda: bool(1 / 0))
     dispatcher.post(loop, partial(answer, "after a failure"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

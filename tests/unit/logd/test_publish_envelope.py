@@ -30,7 +30,7 @@ from penstock.logd.intake.turn import (
     Refuse,
 )
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.partition.acks import AckSender
+from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from tests.support.protobuf_bytes import decode, encode, entry, one
 
 SECOND = 1_000_000_000
@@ -238,8 +238,7 @@ class _Link:
 
 async def test_answers_go_out_in_the_form_they_were_asked_in() -> None:
     link = _Link()
-    sender = AckSender(link)  # type: ignore[arg-type]
-    sender.gather()
+    sender = AckSender(link, LoopDispatcher())  # type: ignore[arg-type]
     form = encode({6: "c"})
     sender.send_acks("logs", 3, [PendingAck(0, b"in.box", 0, form=form)])
     refusal = PubAck(stream="logs", nack=Nack.READ_ONLY, description="why")

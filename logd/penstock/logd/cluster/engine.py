@@ -361,7 +361,9 @@ class ClusterEngine:
         )
         rng = random.Random()  # noqa: S311 - jitter, and ids that are distinguished
         settings = _settings(config, section, tls)
-        self._node = ClusterNode(settings, self._replicas, rng, clock, section.feeding())
+        self._node = ClusterNode(
+            settings, self._replicas, rng, clock, section.feeding(), self._replicas.dispatcher
+        )
         self._check_members(config)
         self._replicas.attach(self._node)
         decisions = ControllerClient(self._node, self._replicas.check_files)

@@ -61,6 +61,7 @@ from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.partition.acks import LoopDispatcher
 from penstock.logd.raft import (
     BusyError,
     Halt,
@@ -349,6 +350,7 @@ class ClusterNode:
         rng: Election timeouts, and the id of a new storage.
         clock: Its monotonic time goes on while the machine sleeps.
         feeding: Limits of frames sent to replicas on other nodes.
+        dispatcher: The daemon's, which its partitions use; None: it has no partitions.
 
     Attributes:
         member: Its part in the group.
@@ -375,6 +377,7 @@ class ClusterNode:
         rng: random.Random,
         clock: Clock,
         feeding: ReplicaFetchSettings | None = None,
+        dispatcher: LoopDispatcher | None = None,
     ) -> None:
         me = Identity(settings.cluster, settings.node)
         self.mesh = Mesh(me, rng=rng, tls=settings.tls)
@@ -398,6 +401,7 @@ class ClusterNode:
             me,
             replicas.find,
             self.mesh,
+            dispatcher or LoopDispatcher(),
             clock=clock,
             settings=feeding or ReplicaFetchSettings(),
             tls=settings.tls,

@@ -720,6 +720,7 @@ class ReplicaManager:
         self._offline: dict[Place, OfflinePartition] = {}
         context = self._context = make_context(self)
         self.node, self.masters = context.node, context.masters
+        self.dispatcher = context.dispatcher
         self.subscription_manager = SubscriptionManager(
             link, context.budget, context.clock, context.admission
         )

@@ -127,28 +127,25 @@ def encode_header(header: FrameHeader) -> bytes:
     flags = FLAG_PRODUCER if header.producer_id != NO_PRODUCER else 0
     flags |= FLAG_COMPACTED if header.compacted else 0
     flags |= FLAG_ENCRYPTED if header.encrypted else 0
-    data = bytearray(
-        _LAYOUT.pack(
-            MAGIC,
-            FORMAT_VERSION,
-            header.schema_version,
-            flags,
-            0,
-            header.body_crc,
-            header.base_offset,
-            header.leader_epoch,
-            header.record_count,
-            header.last_offset_delta,
-            header.body_length,
-            0,
-            header.first_timestamp_ns,
-            header.max_timestamp_ns,
-            header.producer_id,
-            header.producer_sequence,
-        )
+    data = _LAYOUT.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        header.schema_version,
+        flags,
+        0,
+        header.body_crc,
+        header.base_offset,
+        header.leader_epoch,
+        header.record_count,
+        header.last_offset_delta,
+        header.body_length,
+        0,
+        header.first_timestamp_ns,
+        header.max_timestamp_ns,
+        header.producer_id,
+        header.producer_sequence,
     )
-    _CRC_SPAN.pack_into(data, 8, _header_crc(data))
-    return bytes(data)
+    return data[:8] + _CRC_SPAN.pack(_header_crc(data)) + data[12:]
 
 
 def decode_header(
@@ -255,9 +252,8 @@ def parse_frames(data: bytes | memoryview, *, where: str = "") -> list[tuple[Fra
     return frames
 
 
-def _header_crc(data: bytes | bytearray) -> int:
-    crc = google_crc32c.extend(0, bytes(data[:8]))
-    return int(google_crc32c.extend(crc, bytes(data[12:HEADER_SIZE])))
+def _header_crc(data: bytes) -> int:
+    return crc32c(data[12:HEADER_SIZE], crc32c(data[:8]))
 
 
 def _check_ranges(header: FrameHeader, where: str) -> None:

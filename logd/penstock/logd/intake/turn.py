@@ -200,8 +200,10 @@ class EventLoopBatch(Struct):
             extras: Extras of the only message.
         """
         run = self.run
-        if run is None or run.full:
+        if run is not None and run.full:
             self.end_run()
+            run = None
+        if run is None:
             run = self.run = MessageRun(offset, self.now_ns)
             self.items.append(run)
             self.room -= run.size

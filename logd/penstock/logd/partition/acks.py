@@ -1,14 +1,14 @@
 """Acks and refusals on their way to publishers, over their own NATS connection.
 
-What one turn of the event loop brings goes out in one write, at its end or when the publish queue
-asks for it. When NATS does not take acks fast enough they are dropped and counted: the publisher
+What one turn of the event loop brings goes out in one write, at its end. When NATS does not take
+acks fast enough they are dropped and counted: the publisher
 asks again and learns of the duplicate.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.format.acks import PubAck, encode_ack
@@ -16,6 +16,8 @@ from penstock.logd.format.envelope import TYPE_BATCH_ACK, encode_envelope
 from penstock.logd.format.publish_envelope import refused_ack, stored_ack
 from penstock.logd.intake.turn import Ack, AckRun, PendingAck, Refuse
 from penstock.logd.nats.link import NatsLink
+
+T = TypeVar("T")
 
 _INBOX: Final = b"_INBOX"
 """Prefix of the subjects of nearly all replies; no stream stores them."""
@@ -26,6 +28,7 @@ class AckSender:
 
     Args:
         link: The connection for acks.
+        dispatcher: Knows when the turn of the event loop ends.
         clock: Clock of the ack of a publish envelope; by default the system's.
 
     Attributes:
@@ -36,11 +39,13 @@ class AckSender:
             publish anywhere could else have an ack stored where it may not.
     """
 
-    def __init__(self, link: NatsLink, clock: Clock | None = None) -> None:
+    def __init__(
+        self, link: NatsLink, dispatcher: "LoopDispatcher", clock: Clock | None = None
+    ) -> None:
         self._link = link
+        self._dispatcher = dispatcher
         self._clock = clock or SystemClock()
         self._out: list[bytes] = []
-        self._gathering = False
         self.sent = 0
         self.dropped = 0
         self.withheld = 0
@@ -80,13 +85,8 @@ class AckSender:
             body = encode_envelope(TYPE_BATCH_ACK, body)
         self._put(refusal.reply, body)
 
-    def gather(self) -> None:
-        """Write nothing before `flush`, which the caller calls in this turn of the event loop."""
-        self._gathering = True
-
     def flush(self) -> None:
         """Write out what was put since the last time."""
-        self._gathering = False
         out, self._out = self._out, []
         if not out:
             return
@@ -106,9 +106,11 @@ class AckSender:
         )
 
     def _answerable(self, run: AckRun) -> AckRun:
-        if self.stored is None:
+        withheld = [self._is_stored(reply) for reply in run.replies]
+        if not any(withheld):
             return run
-        return run._replace(replies=[b"" if self._is_stored(r) else r for r in run.replies])
+        found = zip(run.replies, withheld, strict=True)
+        return run._replace(replies=[b"" if stored else reply for reply, stored in found])
 
     def _is_stored(self, reply: bytes) -> bool:
         if self.stored is None or reply.startswith(_INBOX) or not reply:
@@ -126,8 +128,8 @@ class AckSender:
         self._put_lines([b"PUB %b %d\r\n%b\r\n" % (reply, len(body), body)])
 
     def _put_lines(self, lines: list[bytes]) -> None:
-        if not self._out and not self._gathering:
-            asyncio.get_running_loop().call_soon(self.flush)
+        if not self._out and lines:
+            self._dispatcher.at_end(self.flush)
         self._out += lines
 
 
@@ -156,22 +158,21 @@ def stored_lines(stream: str, epoch: int, run: AckRun) -> list[bytes]:
 
 
 class LoopDispatcher:
-    """Takes calls from any thread and makes them on the event loop, in order.
+    """Takes calls from any thread, and gathers what one turn of the event loop amounts to.
 
-    A turn of the event loop costs as much as storing a few messages. So the acks that the calls
-    amount to are written when all were made, and not in their own turn.
-
-    Args:
-        acks: Acks that the calls collect.
+    A turn of the event loop costs as much as storing a few messages. So calls of other threads are
+    made together, and what they amount to (acks, requests and responses to other nodes) leaves in
+    the same turn, written once: see `at_end`.
     """
 
-    def __init__(self, acks: AckSender) -> None:
-        self._acks = acks
+    def __init__(self) -> None:
         self._calls: deque[Callable[[], None]] = deque()
         self._awaited = False
+        self._ends: deque[Callable[[], None]] = deque()
+        self._gathering = False
 
     def post(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        """Have a call made on the event loop soon; from any thread.
+        """Have a call made on the event loop soon; from any thread, in the order of all calls.
 
         Raises:
             RuntimeError: The event loop is closed.
@@ -179,30 +180,52 @@ class LoopDispatcher:
         self._calls.append(call)
         if not self._awaited:  # else `_take` is still to come, and finds the call
             self._awaited = True
-            loop.call_soon_threadsafe(self._take, loop)
+            loop.call_soon_threadsafe(self._take)
 
-    def run(self, loop: asyncio.AbstractEventLoop, work: Callable[[], bool]) -> bool:
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Have a call made on the event loop when `run`, or the posted calls, are done.
+
+        Of what neither of them does, in the next turn of the event loop.
+        """
+        if not self._ends and not self._gathering:
+            asyncio.get_running_loop().call_soon(self._end)
+        self._ends.append(call)
+
+    def run(self, work: Callable[[], T]) -> T:
         """Do some work on the event loop; what is posted by its end is called in this turn.
 
-        Calls of other threads are made in the order of all, before or among those of `work`.
+        Calls of other threads are made in the order of all, before or among those of `work`. Work
+        within work is part of it.
 
         Returns:
-            What the work returns.
+            The result of the work.
         """
-        self._awaited = True
+        if self._gathering:
+            return work()
+        self._awaited = self._gathering = True
         try:
             return work()
         finally:
-            self._take(loop)
+            self._take()
 
-    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._awaited = False
-        self._acks.gather()
+    def _take(self) -> None:
+        self._awaited, self._gathering = False, True
         try:
             while self._calls:
                 self._calls.popleft()()
         finally:
-            self._acks.flush()
+            self._gathering = False
+            self._end()
             if self._calls and not self._awaited:  # one has failed; the event loop reports it
                 self._awaited = True
-                loop.call_soon(self._take, loop)
+                asyncio.get_running_loop().call_soon(self._take)
+
+    def _end(self) -> None:
+        self._gathering = True
+        try:
+            while self._ends:
+                self._ends.popleft()()
+        finally:
+            self._gathering = False
+            if self._ends:
+                asyncio.get_running_loop().call_soon(self._end)

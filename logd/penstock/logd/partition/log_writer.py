@@ -34,7 +34,7 @@ from penstock.base.clock import Clock, SystemClock
 from penstock.logd.compaction.cleaner import check_room
 from penstock.logd.errors import LogdError, LogFailedError
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
-from penstock.logd.format.frame import FrameHeader, crc32c
+from penstock.logd.format.frame import NO_TIMESTAMP, FrameHeader, crc32c
 from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body
 from penstock.logd.intake.turn import Append, Message, MessageRun, PrebuiltBatch
 from penstock.logd.limits import (
@@ -88,8 +88,12 @@ def build_frames(
 
 
 def _build(runs: Sequence[MessageRun], epoch: int) -> tuple[FrameHeader, bytes]:
-    count = sum(len(run.messages) for run in runs)
-    simple = count <= PLAIN_ROWS_MAX and not any(run.extras for run in runs)
+    count, extras, newest_ns = 0, False, NO_TIMESTAMP
+    for run in runs:
+        count += len(run.messages)
+        extras = extras or bool(run.extras)
+        newest_ns = max(newest_ns, run.timestamp_ns)
+    simple = count <= PLAIN_ROWS_MAX and not extras
     body = (_plain_body(runs) if simple else None) or arrow_body(runs)
     header = FrameHeader(
         base_offset=runs[0].base_offset,
@@ -99,7 +103,7 @@ def _build(runs: Sequence[MessageRun], epoch: int) -> tuple[FrameHeader, bytes]:
         body_length=len(body),
         body_crc=crc32c(body),
         first_timestamp_ns=runs[0].timestamp_ns,
-        max_timestamp_ns=max(run.timestamp_ns for run in runs),
+        max_timestamp_ns=newest_ns,
         schema_version=SCHEMA_VERSION,
     )
     return header, body
@@ -545,7 +549,7 @@ class LogWriter:
         self._lock = threading.Lock()  # guards `_running`; held for memory operations only
         # What it holds is bounded by the bytes that a partition takes.
         self._commands: deque[Command] = deque()
-        self._running = False
+        self._running = self._here = False
         self._ended = threading.Event()
         self._undurable = False
         self._calls_ns: list[int] = []
@@ -564,7 +568,7 @@ class LogWriter:
         self.start()
 
     def enqueue(self, command: Command) -> None:
-        """Hand over a command; `start` or `write_here` must follow."""
+        """Hand over a command; `start`, or `write_here` and `pass_on`, must follow."""
         if not self.failed:
             self._commands.append(command)
 
@@ -603,19 +607,27 @@ class LogWriter:
         Where others are to copy it, it is synced on a thread, while they do.
 
         Returns:
-            Whether it was seen to; False: `start` must follow.
+            Whether it was seen to; False: `start` must follow. In both cases `pass_on` comes first,
+            once what was posted has been dealt with.
         """
         syncs = self._config.fsync == "commit" and not self.tell_written
         if not self._pool.allows_here(syncs=syncs) or not self._take_turn():
             return False
+        self._here = True
         if self._is_quick():
             begun_ns = self._clock.monotonic_ns()
-            may_go_on = self._guarded(self._write_turn)
+            self._guarded(self._write_turn)
             self._pool.note_disk(self._clock.monotonic_ns() - begun_ns, syncs=syncs)
-            if not may_go_on or (not self._undurable and self._rest()):
-                return True
-        self._pool.run(self.run)
         return True
+
+    def pass_on(self) -> None:
+        """Have a thread go on where `write_here` has left something; publishers have their acks."""
+        here, self._here = self._here, False
+        if not here or self.failed:
+            return
+        self._log.mark_synced()
+        if self._undurable or not self._rest():
+            self._pool.run(self.run)
 
     def end(self) -> None:
         """Have everything end after what was submitted; never waits, and `close` must follow."""
@@ -693,6 +705,7 @@ class LogWriter:
             self._sync()
             self._pool.note_disk(self._synced_ns - begun_ns, syncs=True)
         self._tell_durable()
+        self._log.mark_synced()
         if command is LogCommand.CLOSE:
             self._ended.set()
             return False
@@ -746,6 +759,7 @@ class LogWriter:
             case ProducerSnapshot():
                 self._sync()
                 self._post(ProducerSnapshotSynced(command))
+                self._log.mark_synced()
             case SnapshotSaved(offset):
                 self._retention_task.snapshot_saved(offset)
             case LogCommand.SEAL:
@@ -779,7 +793,8 @@ class LogWriter:
             self._post(StartMoved(start))
 
     def _sync(self) -> None:
-        self._log.sync()
+        """Sync, and leave the mark of that to when publishers have their acks."""
+        self._log.sync(mark=False)
         self._synced_ns = self._clock.monotonic_ns()
 
     def _append(self, items: list[MessageRun | PrebuiltBatch]) -> None:

@@ -518,7 +518,11 @@ class Partition:
         for append in appends:
             self.writer.enqueue(append)
             self.role.submitted(append.items[-1].next_offset)
-        if not alone or not self._context.dispatcher.run(self._loop, self.writer.write_here):
+        try:
+            seen_to = alone and self._context.dispatcher.run(self.writer.write_here)
+        finally:  # also where what follows from the write fails: the writer goes on
+            self.writer.pass_on()
+        if not seen_to:
             self.writer.start()
 
     def append_fetched(self, frames: list[Frame]) -> None:

@@ -56,7 +56,7 @@ class RetentionTask:
         self.segments_deleted = 0
         self._log = log
         self._stream = config.name
-        self._retention = config.deleting
+        self._retention, self._deletes = config.deleting, config.deleting.deletes
         self._interval_ns = int(interval_s * _NS_PER_S)
         self._high_watermark = high_watermark
         self._clock = clock
@@ -134,7 +134,7 @@ class RetentionTask:
 
     @property
     def _decides(self) -> bool:
-        return self.leading and self._retention.deletes
+        return self.leading and self._deletes
 
     def _plan(self, now_ns: int) -> None:
         segments = self._log.segments()

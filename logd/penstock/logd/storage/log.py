@@ -107,7 +107,7 @@ class CommitLog(LogReader):
             self.damages.add(damage.offset, damage.next_offset)
         self._removing = threading.Lock()
         self._synced_size = self._active.size
-        self._mark = SyncedMark(directory, disk, closed=recovery.closed)
+        self._mark, self._marked = SyncedMark(directory, disk, closed=recovery.closed), True
         if not recovery.closed:
             self._mark_synced()
         self._begun_ns = now_ns()
@@ -147,22 +147,27 @@ class CommitLog(LogReader):
             LogFailedError: Nothing was appended, now or until the log is opened again.
         """
         self._check_writable()
-        length, expected = 0, self.end_offset
+        active = self._active
+        length, expected = 0, active.end_offset
         for header, body in frames:
             assert header.base_offset == expected, (header.base_offset, expected)
             assert header.body_length == len(body), (header.body_length, len(body))
             length, expected = length + header.frame_length, header.next_offset
         if self.roll_is_due(length):
             self.roll()
-        active, size = self._active, self._active.size
+            active = self._active
+        size = active.size
         try:
             active.append(self._active_file, self._encrypting.frames(active.base_offset, frames))
         except OSError as error:
             self._fail("append", error, cut_to=size)
         active.written_ns = self._now_ns()
 
-    def sync(self) -> int:
+    def sync(self, *, mark: bool = True) -> int:
         """Make everything appended so far durable.
+
+        Args:
+            mark: Write the synced mark, too; False: `mark_synced` follows.
 
         Returns:
             The end offset that is now durable.
@@ -171,10 +176,10 @@ class CommitLog(LogReader):
             LogFailedError: It is not known what is durable beyond `synced_offset`.
         """
         self._check_writable()
-        if self.end_offset == self._synced_offset:
-            return self._synced_offset
         with self._lock:
             active, file = self._active, self._active_file
+        if active.end_offset == self._synced_offset:
+            return self._synced_offset
         reached = active.reached(save_bytes=self._config.index_save_bytes)
         try:
             file.sync()
@@ -185,11 +190,18 @@ class CommitLog(LogReader):
             if active is self._active:
                 self._synced_offset = max(self._synced_offset, reached.end_offset)
                 self._synced_size = max(self._synced_size, reached.size)
-        self._mark_synced()
+        self._marked = False
+        if mark:
+            self._mark_synced()
         if reached.files is not None:
             with contextlib.suppress(OSError):  # without it, recovery reads more
                 active.save_index(reached)
         return reached.end_offset
+
+    def mark_synced(self) -> None:
+        """Write the synced mark, unless it says already what is durable."""
+        if not self._marked:
+            self._mark_synced()
 
     def roll_is_due(self, length: int) -> bool:
         """Return whether the active segment has to be sealed before an append of `length` bytes."""
@@ -375,7 +387,7 @@ class CommitLog(LogReader):
 
     @property
     def _active(self) -> Segment:
-        return self._list.active
+        return self._list.all[-1]
 
     @property
     def _active_file(self) -> File:
@@ -445,5 +457,6 @@ class CommitLog(LogReader):
     def _mark_synced(self, *, closed: bool = False) -> None:
         """Write the synced mark; without it recovery only knows less."""
         base, end, size = self._active.base_offset, self._synced_offset, self._synced_size
+        self._marked = True
         with contextlib.suppress(OSError):
             self._mark.write(base, end, size, closed=closed)

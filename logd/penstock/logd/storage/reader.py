@@ -163,7 +163,7 @@ class LogReader:
     @property
     def end_offset(self) -> int:
         """Next offset to be written (LEO)."""
-        return self._list.active.end_offset
+        return self._list.all[-1].end_offset
 
     @property
     def synced_offset(self) -> int:

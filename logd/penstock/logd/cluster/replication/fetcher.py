@@ -6,6 +6,8 @@ that its fetch may be lost, and the next connection begins another session with 
 
 import asyncio
 import random
+from collections import deque
+from functools import partial
 from typing import Final
 
 import structlog
@@ -23,9 +25,11 @@ from penstock.logd.cluster.replication.wire import (
 )
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import parse_frames
+from penstock.logd.limits import REPLICATION_FRAMES_SIZE_MAX, REPLICATION_HEAD_SIZE_MAX
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_tls import PeerTls, dial_peer
+from penstock.logd.partition.acks import LoopDispatcher
 from penstock.logd.replication.events import AnswerLost, Fetch
 from penstock.logd.replication.session import FetchSessionClient, PartitionId
 from penstock.logd.wire.logd_peer_pb2 import Purpose
@@ -39,11 +43,11 @@ _PAUSE_MAX_S: Final = 0.5
 for an ack wait for this."""
 
 _STILL_HERE_S: Final = 1.0
-"""Seconds after which a node that has nothing to say says so: a peer that was cut off leaves that
-unacknowledged, and the connection ends (`penstock.logd.net.peer_wire.UNACKED_S`)."""
+"""Seconds after which a node says that it is there, whatever else it says: a peer that was cut off
+leaves that unacknowledged, and the connection ends (`penstock.logd.net.peer_wire.UNACKED_S`)."""
 
-_BUFFER_BYTES_KEPT: Final = 8 * 1024 * 1024
-"""Bytes of a connection's buffer that are not given back between two responses."""
+_AHEAD_MAX: Final = RESPONSE_HEAD.size + REPLICATION_HEAD_SIZE_MAX + REPLICATION_FRAMES_SIZE_MAX
+"""Bytes of a response that may have come and not be whole: the greatest one."""
 
 _log = structlog.get_logger()
 
@@ -56,6 +60,7 @@ class Fetcher:
         peer: The leader's node.
         address: Address of the leader's node; empty: not known yet.
         find: The replicas here.
+        dispatcher: Knows when the turn of the event loop ends.
         clock: Dates, which sessions are numbered by.
         rng: Spreads the tries to connect.
         tls: Between nodes.
@@ -71,6 +76,7 @@ class Fetcher:
         me: Identity,
         peer: str,
         find: Find,
+        dispatcher: LoopDispatcher,
         *,
         clock: Clock,
         rng: random.Random,
@@ -82,6 +88,7 @@ class Fetcher:
         self._me = me
         self._peer = peer
         self._find = find
+        self._dispatcher = dispatcher
         self._clock = clock
         self._rng = rng
         self._tls = tls
@@ -89,8 +96,12 @@ class Fetcher:
         self._address = ""
         self._session = clock.unix_ns()
         self._asking = FetchSessionClient(self._session)
+        self._channel: Channel | None = None
+        self._stirred = False
+        self._unsent: deque[memoryview] = deque()
+        self._failure: OSError | None = None
         self._in_hand: dict[PartitionId, int] = {}
-        self._room = asyncio.Event()
+        self._room: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
         self._moved = asyncio.Event()
 
@@ -99,7 +110,7 @@ class Fetcher:
         if fetch.wants:  # what it was given before is in its log
             self._let_go(key)
         self._asking.update(key, fetch)
-        self._wanted.set()
+        self._stir()
 
     def forget(self, key: PartitionId) -> None:
         """The partition is not fetched from there any more."""
@@ -163,46 +174,86 @@ class Fetcher:
         return reason
 
     async def _talk(self, channel: Channel) -> None:
-        """Send and hear until the connection ends, or is not needed."""
+        """Send and receive until the connection ends, or is not needed."""
+        self._channel = channel
         tasks = [
-            asyncio.create_task(self._hear(channel)),
+            asyncio.create_task(channel.consume(self._hear, ahead_max=_AHEAD_MAX)),
             asyncio.create_task(self._send(channel)),
             asyncio.create_task(self._moved.wait()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._channel, self._failure = None, None
+            self._unsent.clear()
+            self._make_room()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()
 
-    async def _send(self, channel: Channel) -> None:
-        while self._asking:
-            self._wanted.clear()
-            while (request := self._asking.request()) is not None:
+    # To the leader's node.
+
+    def _stir(self) -> None:
+        """There may be something to send: at the end of this turn, so that it is sent together."""
+        if self._channel is None:
+            self._wanted.set()
+        elif not self._stirred:
+            self._stirred = True
+            self._dispatcher.at_end(self._say)
+
+    def _say(self) -> None:
+        """Send what there is to send, as far as the connection takes it at once."""
+        self._stirred = False
+        if self._channel is None or self._unsent:  # what is being sent goes on from here
+            return
+        try:
+            while not self._unsent and (request := self._asking.request()) is not None:
                 self.counts.requests += 1
-                await channel.send(encode_request(request), stall_s=_STALL_S)
+                data = encode_request(request)
+                count = self._channel.offer(data)
+                if count < len(data):
+                    self._unsent.append(memoryview(data)[count:])
+        except OSError as error:  # raised where the connection is served
+            self._failure = error
+        if self._unsent or self._failure is not None:
+            self._wanted.set()
+
+    async def _send(self, channel: Channel) -> None:
+        """Send what the connection did not take at once, and that this node is still there."""
+        self._say()
+        while self._asking:
             try:
                 async with asyncio.timeout(_STILL_HERE_S):
                     await self._wanted.wait()
             except TimeoutError:
                 await channel.send(STILL_HERE, stall_s=_STALL_S)
+            self._wanted.clear()
+            if self._failure is not None:
+                raise self._failure
+            while self._unsent:
+                await channel.send(self._unsent[0], stall_s=_STALL_S)
+                self._unsent.popleft()
+            self._say()
 
-    async def _hear(self, channel: Channel) -> None:
-        buffer = bytearray()
-        while True:
-            head = await channel.receive(RESPONSE_HEAD.size)
-            length, frames_length = check_response_head(head)
-            response = decode_response(await channel.receive(length), frames_length)
-            if sum(self._in_hand.values()) > self._settings.taken_bytes_max:
-                await self._wait_for_room()
-            if not frames_length <= len(buffer) <= _BUFFER_BYTES_KEPT:
-                buffer = bytearray(frames_length)
-            data = memoryview(buffer)[:frames_length]
-            await channel.receive_into(data)
-            self._take(response, data)
+    # From the leader's node.
+
+    def _hear(self, data: bytearray) -> int:
+        return self._dispatcher.run(partial(self._take_responses, data))
+
+    def _take_responses(self, data: bytearray) -> int:
+        """Take the whole responses that have come; returns how many bytes they have."""
+        position = 0
+        while (begin := position + RESPONSE_HEAD.size) <= len(data):
+            length, frames_length = check_response_head(bytes(data[position:begin]))
+            end = begin + length + frames_length
+            if end > len(data) or not self._has_room():
+                break
+            response = decode_response(bytes(data[begin : begin + length]), frames_length)
+            self._take(response, memoryview(data)[begin + length : end])
+            position = end
+        return position
 
     def _take(self, response: Response, data: memoryview) -> None:
         """Hand a response's answers on, once all of it has turned out to be right."""
@@ -216,7 +267,7 @@ class Fetcher:
         self.counts.responses += 1
         self.counts.frames += sum(map(len, taken))
         self.counts.frames_bytes += len(data)
-        self._wanted.set()
+        self._stir()
         for part, frames in zip(response.parts, taken, strict=True):
             hosted = self._find(part.key)
             if hosted is not None:
@@ -224,23 +275,36 @@ class Fetcher:
                     self._in_hand[part.key] = part.frames_length
                 hosted.take(part.answer, frames)
 
-    async def _wait_for_room(self) -> None:
-        """Receive no more before the disks here have taken some of what came."""
-        self.counts.waits += 1
-        try:
-            async with asyncio.timeout(self._settings.room_s):
-                while sum(self._in_hand.values()) > self._settings.taken_bytes_max:
-                    self._room.clear()
-                    await self._room.wait()
-        except TimeoutError:  # some replicas have failed; the others are not to wait for them
-            _log.warning(
-                "what was fetched is not written", peer=self._peer, seconds=self._settings.room_s
-            )
-            self._in_hand.clear()
+    def _has_room(self) -> bool:
+        """Return whether the disks here have taken enough of what came; else wait for that."""
+        if sum(self._in_hand.values()) <= self._settings.taken_bytes_max:
+            return True
+        if self._room is None:
+            self.counts.waits += 1
+            loop = asyncio.get_running_loop()
+            self._room = loop.call_later(self._settings.room_s, self._give_up_waiting)
+        return False
+
+    def _give_up_waiting(self) -> None:
+        """Some replicas have failed; the others are not to wait for them."""
+        _log.warning(
+            "what was fetched is not written", peer=self._peer, seconds=self._settings.room_s
+        )
+        self._in_hand.clear()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Receive again, in a turn of the event loop in which nothing is being received."""
+        if self._room is not None:
+            self._room.cancel()
+            self._room = None
+            if self._channel is not None:
+                asyncio.get_running_loop().call_soon(self._channel.again)
 
     def _let_go(self, key: PartitionId) -> None:
-        if self._in_hand.pop(key, None) is not None:
-            self._room.set()
+        self._in_hand.pop(key, None)
+        if self._room is not None and self._has_room():
+            self._make_room()
 
     def _lose(self, reason: str) -> None:
         """The connection has ended; fetches that were in flight may be lost."""

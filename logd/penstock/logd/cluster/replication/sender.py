@@ -46,6 +46,7 @@ from penstock.logd.limits import (
     REPLICATION_TAKEN_BYTES_MAX,
 )
 from penstock.logd.net.channel import Channel
+from penstock.logd.partition.acks import LoopDispatcher
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.replication.events import (
     Answer,
@@ -432,9 +433,11 @@ class ReplicaFetchSession(Struct, kw_only=True):
         clock: The node's monotonic time.
         pace: Rate limiter of replicas outside the ISR.
         executor: Threads for reads that may wait for the disk.
+        dispatcher: Knows when the turn of the event loop ends.
     """
 
     find: Find
+    dispatcher: LoopDispatcher
     clock: Clock
     settings: ReplicaFetchSettings
     pace: CatchUpPace
@@ -523,6 +526,9 @@ class ReplicaFetchServer:
     # What the follower's node says.
 
     def _hear(self, data: bytearray) -> int:
+        return self._feeding.dispatcher.run(partial(self._take_requests, data))
+
+    def _take_requests(self, data: bytearray) -> int:
         position = 0
         while (begin := position + REQUEST_HEAD.size) <= len(data):
             end = begin + check_request_head(bytes(data[position:begin]))
@@ -559,7 +565,7 @@ class ReplicaFetchServer:
         """There may be something to say: at the end of this turn, so that it is said together."""
         if not self._changed_reports:
             self._changed_reports = True
-            self._loop.call_soon(self._say)
+            self._feeding.dispatcher.at_end(self._say)
 
     def _say(self) -> None:
         """Send what there is to say, as far as the connection takes it at once."""

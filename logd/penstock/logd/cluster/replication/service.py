@@ -31,6 +31,7 @@ from penstock.logd.limits import REPLICATION_RESPONSE_BYTES_MAX
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.peer_identity import Identity
 from penstock.logd.net.peer_tls import PeerTls
+from penstock.logd.partition.acks import LoopDispatcher
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.replication.events import Answer, Fetch, NodeId
 from penstock.logd.replication.session import CatchUpPace, PartitionId
@@ -48,6 +49,7 @@ class Replication:
         me: This node.
         find: Returns the replicas here.
         mesh: Carries requests for ranges.
+        dispatcher: Knows when the turn of the event loop ends.
         clock: Its monotonic time limits catch-up; its dates number sessions.
         settings: Limits of frames sent and received.
         tls: TLS between nodes.
@@ -56,11 +58,12 @@ class Replication:
         fed: Counters by follower's node.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - among whom, through what, and how
         self,
         me: Identity,
         find: Find,
         mesh: Mesh,
+        dispatcher: LoopDispatcher,
         *,
         clock: Clock,
         settings: ReplicaFetchSettings,
@@ -76,6 +79,7 @@ class Replication:
         self._executor = ThreadPoolExecutor(_READERS, thread_name_prefix="feeding")
         self._feeding = ReplicaFetchSession(
             find=find,
+            dispatcher=dispatcher,
             clock=clock,
             settings=settings,
             pace=CatchUpPace(settings.max_catch_up_bytes_per_s),
@@ -217,6 +221,7 @@ class Replication:
             self._me,
             node,
             self._find,
+            self._feeding.dispatcher,
             clock=self._clock,
             rng=self._rng,
             tls=self._tls,
