@@ -16,6 +16,7 @@ from penstock.collector.decode.formats.security_events import (
     read_leef,
     severity_of_event,
 )
+from penstock.collector.decode.senders.gelf import ChunkBuffer
 from penstock.collector.decode.units import Decoded, decode_records
 from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.sources.senders.socket import SocketSettings, meta_of
@@ -201,6 +202,7 @@ def test_what_is_no_cef(text: str) -> None:
 
 LEEF_CASES: list[tuple[str, dict[str, str]]] = [
     ("LEEF:1.0|V|P|1|7|src=1.2.3.4\tmsg=a b=c\tsev=5", {"msg": "a b=c", "sev": "5"}),
+    ("LEEF:2.0|V|P|1|7|||src=1.2.3.4|msg=a b", {"src": "1.2.3.4", "msg": "a b"}),
     ("LEEF:2.0|V|P|1|7|^|src=1.2.3.4^msg=a b", {"src": "1.2.3.4", "msg": "a b"}),
     ("LEEF:2.0|V|P|1|7|x5E|src=1^msg=a", {"src": "1", "msg": "a"}),
     ("LEEF:2.0|V|P|1|7|0x09|src=1\tmsg=a", {"src": "1", "msg": "a"}),
@@ -255,3 +257,19 @@ def test_a_unit_of_bombs_becomes_no_more_than_its_bound() -> None:
     assert {part.reason.partition(" bytes")[2] for part in decoded.undecodable} == {
         " after decompression"
     }
+
+
+def test_a_late_or_repeated_chunk_of_a_message_that_ended_begins_no_other() -> None:
+    def chunk(number: int, count: int) -> bytes:
+        return b"\x1e\x0fidentity" + bytes([number, count]) + b"x"
+
+    buffer = ChunkBuffer(max_messages=4, max_bytes=10_000, timeout_s=5)
+    buffer.add(chunk(0, 2), "p", 0.0)
+    buffer.expire(6.0)
+    assert buffer.add(chunk(1, 2), "p", 6.0) is None
+    assert (len(buffer), buffer.ignored, buffer.lost) == (0, 1, {"chunks_missing": 1})
+    buffer.add(chunk(0, 2), "p", 20.0)
+    assert buffer.add(chunk(1, 2), "p", 20.0) == b"xx", "its id may come again later"
+    assert buffer.add(chunk(1, 2), "p", 20.0) is None
+    buffer.expire(30.0)
+    assert (buffer.ignored, buffer.lost) == (2, {"chunks_missing": 1})

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from mmdb_writer import MMDBWriter
 from pydantic import ValidationError
 
@@ -284,6 +285,24 @@ def test_geoip_counts_what_its_database_does_not_know(city: Path) -> None:
     ]  # fmt: skip
     assert graph.counts()["t"] == {"received": 3, "sent": 3, "addresses_unknown": 2}
     assert refusal_of(section, lines[2]) == "transform t: field is not an IP address"
+
+
+def test_geoip_counts_and_names_a_damaged_database_and_keeps_the_record(city: Path) -> None:
+    data = city.read_bytes()
+    end = data.rindex(b"\xab\xcd\xefMaxMind.com")
+    begin = data.index(b"\0" * 16) + 16  # the data section follows 16 zeros
+    damaged = city.with_name("damaged.mmdb")
+    damaged.write_bytes(data[:begin] + b"\xff" * (end - begin) + data[end:])
+    graph = graph_with({"type": "geoip", "database": str(damaged), "on_failure": "quarantine"})
+    line = log(attributes={"client.address": "203.0.113.7"})
+    with structlog.testing.capture_logs() as logs:
+        outcome = process(graph, line, line)
+    assert [record["attributes"] for _, record in delivered(outcome)] == [
+        {"client.address": "203.0.113.7"}, {"client.address": "203.0.113.7"},
+    ]  # fmt: skip
+    assert graph.counts()["t"] == {"received": 2, "sent": 2, "database_damaged": 2}
+    (entry,) = [one for one in logs if one["event"] == "geoip_database_damaged"]
+    assert entry["path"] == str(damaged)
 
 
 def test_geoip_keeps_no_text_that_is_too_long_for_an_address(city: Path) -> None:

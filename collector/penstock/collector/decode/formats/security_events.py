@@ -40,7 +40,7 @@ _LEEF_NAMES: Final = (
     "leef.version", "leef.device.vendor", "leef.device.product", "leef.device.version",
     "leef.event_id",
 )  # fmt: skip
-_DELIMITER: Final = re.compile(r"(?:(?:0?x)([0-9A-Fa-f]{1,4})|([^|])?)\|")
+_DELIMITER: Final = re.compile(r"(?:(?:0?x)([0-9A-Fa-f]{1,4})|(\||[^|])?)\|")
 _LAYOUTS: Final = layouts_of(
     ["auto", "%b %d %Y %H:%M:%S %Z", "%b %d %Y %H:%M:%S.%f %Z", "%b %d %Y %H:%M:%S %z",
      "%b %d %Y %H:%M:%S.%f %z"]

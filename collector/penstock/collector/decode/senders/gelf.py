@@ -70,7 +70,7 @@ class ChunkBuffer:
     Attributes:
         size: Bytes held.
         lost: Number of messages that were given up, by reason, since they were taken out.
-        ignored: Number of chunks that were no part of a message: malformed, or repeated.
+        ignored: Number of chunks that were no part of a message: malformed, repeated, or late.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int, timeout_s: float) -> None:
@@ -78,6 +78,7 @@ class ChunkBuffer:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._pending: OrderedDict[tuple[str, bytes], _Pending] = OrderedDict()
+        self._ended: OrderedDict[tuple[str, bytes], float] = OrderedDict()
         self.size = 0
         self.lost: Counter[str] = Counter()
         self.ignored = 0
@@ -103,6 +104,9 @@ class ChunkBuffer:
             return None
         key = peer, chunk[2:10]
         pending = self._pending.get(key)
+        if pending is None and key in self._ended:
+            self.ignored += 1  # of a message that was whole, or counted as lost
+            return None
         if pending is None:
             pending = self._pending[key] = _Pending(count, now_s + self._timeout_s)
         if number in pending.parts or count != pending.count:
@@ -111,28 +115,35 @@ class ChunkBuffer:
         pending.parts[number] = chunk[_HEAD_BYTES:]
         self._resize(pending, len(chunk) + _CHUNK_OVERHEAD_BYTES)
         if len(pending.parts) == count:
-            self._take(key)
+            self._take(key, now_s)
             return b"".join(pending.parts[index] for index in range(count))
         while len(self._pending) > self._max_messages or self.size > self._max_bytes:
-            self.drop_oldest("chunk_buffer_full")
+            self.drop_oldest("chunk_buffer_full", now_s)
         return None
 
     def expire(self, now_s: float) -> None:
         """Give up the messages whose time is over."""
         while self._pending and next(iter(self._pending.values())).until_s <= now_s:
-            self.drop_oldest("chunks_missing")
+            self.drop_oldest("chunks_missing", now_s)
+        while self._ended and next(iter(self._ended.values())) <= now_s:
+            self._ended.popitem(last=False)
 
-    def drop_oldest(self, reason: str) -> None:
+    def drop_oldest(self, reason: str, now_s: float) -> None:
         """Give up the message whose first chunk came first."""
-        self._take(next(iter(self._pending)))
+        self._take(next(iter(self._pending)), now_s)
         self.lost[reason] += 1
 
     def _resize(self, pending: _Pending, more: int) -> None:
         pending.size += more
         self.size += more
 
-    def _take(self, key: tuple[str, bytes]) -> None:
+    def _take(self, key: tuple[str, bytes], now_s: float) -> None:
+        """Remove a message; its id is known for a while, as late chunks of it begin no other."""
         self.size -= self._pending.pop(key).size
+        self._ended[key] = now_s + self._timeout_s
+        self._ended.move_to_end(key)
+        if len(self._ended) > self._max_messages:
+            self._ended.popitem(last=False)
 
 
 class GelfMessage(NamedTuple):

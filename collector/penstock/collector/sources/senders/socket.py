@@ -158,7 +158,7 @@ class SocketSource(MessageSource):
         """Hold the bytes of chunks in the source's share, and count what was given up."""
         chunks, charge = self._chunks, self._chunks_charge
         while chunks.size > charge.size and not charge.take(chunks.size - charge.size):
-            chunks.drop_oldest("no_room")
+            chunks.drop_oldest("no_room", asyncio.get_running_loop().time())
         charge.split(charge.size - chunks.size).close()
         for reason, count in chunks.lost.items():
             self.spool_writer.dropped(reason, count)

@@ -5,11 +5,12 @@ read into memory when the collector starts or reloads its configuration, so that
 changes nothing of a running collector.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+import structlog
 from pydantic import Field
 from typing_extensions import override
 
@@ -35,6 +36,8 @@ from penstock.service import FilePath
 _DATABASE_BYTES_MAX: Final = 1024 * MIB
 _CHARACTERS_MAX: Final = 64
 """Characters of a text that is looked up; an address has 45 at most, and may have a zone."""
+_UNREADABLE: Final[dict[str, Any]] = {}
+"""Facts of an address whose entry is damaged."""
 _CACHED_MAX: Final = 10_000
 """Addresses whose facts are cached; the one not asked for longest is forgotten."""
 _PARTS: Final[Mapping[str, tuple[str | int, ...]]] = {
@@ -52,6 +55,9 @@ _PARTS: Final[Mapping[str, tuple[str | int, ...]]] = {
     "as.organization.name": ("autonomous_system_organization",),
 }
 """Attributes, and where a database has their values."""
+
+
+_log = structlog.get_logger()
 
 
 class GeoIpSettings(FieldSettings):
@@ -91,7 +97,9 @@ class GeoIp(Transform):
         self._prefix = settings.prefix
         self._on_failure = settings.on_failure
         self._cache: OrderedDict[str, dict[str, Any] | None] = OrderedDict()
-        self._unknown = 0
+        self._notes = Counter[str]()
+        self._damaged = _damage()
+        self._path = settings.database
 
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
@@ -99,15 +107,15 @@ class GeoIp(Transform):
         facts = self._facts(address) if address.__class__ is str else None
         if facts is None:
             return failed(self._on_failure, "field is not an IP address")
-        if not facts:
-            self._unknown += 1
+        if not facts and facts is not _UNREADABLE:
+            self._notes["addresses_unknown"] += 1
         event.fields = with_attributes(event.fields, facts, self._prefix)
         return PASS
 
     @property
     @override
     def notes(self) -> Mapping[str, int]:
-        return {"addresses_unknown": self._unknown} if self._unknown else {}
+        return self._notes
 
     def _facts(self, address: str) -> dict[str, Any] | None:
         """The facts of an address, empty where none are known; None: it is no address."""
@@ -118,6 +126,9 @@ class GeoIp(Transform):
             return self._cache[address]
         try:
             entry = self._database.get(address.strip())
+        except self._damaged as error:
+            self._say_damaged(error)
+            return _UNREADABLE
         except ValueError:  # no address, or one of IPv6 in a database of IPv4
             facts = None
         else:
@@ -127,6 +138,19 @@ class GeoIp(Transform):
         if len(self._cache) > _CACHED_MAX:
             self._cache.popitem(last=False)
         return facts
+
+    def _say_damaged(self, error: Exception) -> None:
+        """Count an entry that cannot be read, and name the database once; the record is kept."""
+        if not self._notes["database_damaged"]:
+            _log.warning("geoip_database_damaged", path=str(self._path), error=str(error))
+        self._notes["database_damaged"] += 1
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """The errors of a lookup in a database that is damaged."""
+    import maxminddb
+
+    return (maxminddb.InvalidDatabaseError, UnicodeDecodeError)
 
 
 def _open(path: Path, key: str) -> Any:
