@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -26,7 +27,8 @@ from tests.support.sink_batches import (
     gauge_record,
     log_record,
 )
-from tests.support.sink_cases import CASES
+from tests.support.sink_cases import CASES, EVERY_WAY
+from tests.support.task_batches import written_by_task
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -220,6 +222,41 @@ def test_samples_of_one_series_that_come_again_are_no_dead_letters(
         assert made.meter.stage("x", received=32, lag=0).detail["already_there"] > 0
         sink.write(batch([points[0] | {"value": -1.0}], first=32))
         assert [dead_letter["offset"] for dead_letter in dead_letters(made)] == [32]
+    finally:
+        door.close()
+        server.close()
+
+
+@pytest.mark.parametrize("again", ["answer lost", "run again"])
+def test_samples_that_a_task_has_sent_and_that_come_again_are_no_dead_letters(
+    tmp_path: Path, again: str
+) -> None:
+    """From the second batch on tasks send; the first one may have come before."""
+    server = prometheus()
+    door = FaultDoor(MetricRun(server))
+    case = EVERY_WAY["prometheus in tasks"]
+    points = [
+        gauge_record(number % 4, value=number, time_ns=NOW_NS + (number // 4 - 9) * 10**9)
+        for number in range(32)
+    ]
+    rows = batch(points, first=1)
+    try:
+        sink, made = case.sink(door, tmp_path)
+        sink.write(batch([gauge_record(9, time_ns=NOW_NS - 10 * 10**9)]))
+        if again == "answer lost":
+            door.faults.append(resets_after_taking)
+            sink.write(rows)
+        else:
+            sink.begin()
+            assert written_by_task(sink, rows).delivered == len(points), "and its worker is killed"
+            second = sink.encoded(rows)
+            doubtful = tuple(replace(it, is_doubtful=True) for it in second.unsettled)
+            sink.commit([replace(second, unsettled=doubtful)])
+        assert case.stored(door.backend) == Counter(dict.fromkeys(range(4), 8) | {9: 1})
+        assert dead_letters(made) == []
+        assert made.meter.stage("x", received=33, lag=0).detail["already_there"] > 0
+        sink.write(batch([points[0] | {"value": -1.0}], first=40))
+        assert [dead_letter["offset"] for dead_letter in dead_letters(made)] == [40]
     finally:
         door.close()
         server.close()

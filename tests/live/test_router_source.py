@@ -30,7 +30,7 @@ from penstock.router.spark.readers import Steps, read_passthrough
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
-from tests.support.spark import gateway_of, running_spark
+from tests.support.spark import running_spark
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -188,48 +188,24 @@ def plan_of(rows: DataFrame, part: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def test_a_batch_starts_no_program_to_write_its_checkpoint(
+def test_a_batch_writes_its_checkpoint_without_checksums_beside(
     spark: SparkSession, logd: Logd, tmp_path: Path
 ) -> None:
-    """Programs that have ended leave the memory they touched in the JVM's account of children."""
-    jvm = Path(f"/proc/{gateway_of(spark).proc.pid}/stat")
-    faults_of_children: list[int] = []
+    """Hadoop starts a program for each file."""
     checkpoint = tmp_path / "checkpoint"
     query = (
         spark.readStream.format("logd")
         .options(**options(logd, startingOffsets="earliest", maxOffsetsPerTrigger="1000"))
         .load()
-        .writeStream.foreachBatch(
-            lambda *_: faults_of_children.append(int(jvm.read_text().rpartition(")")[2].split()[8]))
-        )
+        .writeStream.foreachBatch(lambda *_: None)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
     )
     assert query.awaitTermination(60)
-    assert len(faults_of_children) > 3
-    assert faults_of_children[1:] == faults_of_children[1:2] * (len(faults_of_children) - 1)
-    for written in (checkpoint / "offsets" / "1", checkpoint / "commits" / ".1.crc"):
-        assert oct(written.stat().st_mode & 0o777) == oct(0o666 & ~0o022)
-
-
-def test_the_class_that_sets_permissions_is_in_no_configuration(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    jvm = gateway_of(spark).jvm
-    session = jvm.org.apache.spark.sql.classic.SparkSession.active()
-    settings = session.sessionState().newHadoopConf()
-    assert settings.get("fs.file.impl") is None
-    hadoop = jvm.org.apache.hadoop.fs
-    files = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), settings)
-    assert files.getClass().getName() == "penstock.LocalFiles"
-    path = tmp_path / "file"
-    path.touch()
-    for mode in (0o600, 0o641, 0o777, 0o1755):
-        files.setPermission(
-            hadoop.Path(str(path)), hadoop.permission.FsPermission(oct(mode).removeprefix("0o"))
-        )
-        assert oct(path.stat().st_mode & 0o7777) == oct(mode)
+    written = checkpoint / "offsets" / "1"
+    assert oct(written.stat().st_mode & 0o777) == oct(0o666 & ~0o022)
+    assert list(checkpoint.rglob(".*")) == []
 
 
 def test_a_view_reads_no_more_than_a_query_needs(spark: SparkSession, logd: Logd) -> None:

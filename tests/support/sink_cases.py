@@ -311,8 +311,6 @@ CASES: Final = {
 }  # fmt: skip
 
 EVERY_WAY: Final = CASES | {
-    f"{name} in tasks": replace(case, in_tasks=True)
-    for name, case in CASES.items()
-    if case.type != "prometheus"
+    f"{name} in tasks": replace(case, in_tasks=True) for name, case in CASES.items()
 }
 """The same, and once more what Spark's tasks write."""

@@ -26,6 +26,11 @@ Not for this protocol, and therefore dead letters: records that are no metrics, 
 of delta temporality, exponential histograms. So is a sample more than `future_s` ahead of the
 router's clock: Prometheus takes it and from then on refuses every sample of the present as too old.
 
+Tasks of Spark send, each the samples of one partition of the log in their order, one request after
+the other; what is not taken the driver brings to an end. A batch that may have come before the
+driver sends alone, for it knows which samples are in doubt; so it does with what a task had that
+Spark runs again.
+
 Prometheus rolls a whole request back for one bad sample, with 400, or with 500 where it is told to
 take samples out of order: in both cases it is bisected. One that is out of order in a request that
 cannot have come through is a dead letter.
@@ -34,10 +39,10 @@ cannot have come through is a dead letter.
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 import pyarrow as pa
 from pydantic import Field
@@ -50,8 +55,9 @@ from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import Json, record_of, section
 from penstock.router.sinks.http.metric_names import MetricNames
 from penstock.router.sinks.http.protobuf import field_bytes, field_double, field_varint
-from penstock.router.sinks.http.request_sink import HttpRequestSink, Item, Request, Row
-from penstock.router.sinks.http.settings import HttpSettings, RequestBatch
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
+from penstock.router.sinks.http.task_sink import HttpTaskSink, WrittenRequests
 from penstock.router.sinks.loki import fit_name
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
@@ -80,12 +86,14 @@ _UNITS: Final = {
 """UCUM's to Prometheus's, as OpenTelemetry's compatibility document has them."""
 
 
-class PrometheusSink(HttpSettings):
+class PrometheusSink(HttpTaskSettings):
     """Metrics by Prometheus remote write."""
 
     type: Literal["prometheus"]
     compression: Literal["none"] = "none"
     """Beside the protocol's own, which is Snappy."""
+    max_in_flight: Literal[1] = 1
+    """More would break the order of a series."""
     suffixes: bool = True
     resource_labels: list[str] = Field(default_factory=list)
     fixed_labels: dict[str, str] = Field(default_factory=dict)
@@ -126,7 +134,7 @@ class Series(NamedTuple):
         return field_bytes(1, labels + field_bytes(2, sample))
 
 
-class PrometheusWrite(HttpRequestSink):
+class PrometheusWrite(HttpTaskSink):
     """Writes samples; see the module's docstring."""
 
     config_class = PrometheusSink
@@ -137,11 +145,14 @@ class PrometheusWrite(HttpRequestSink):
         within="the batch that was in work",
     )
 
+    repeats_in_tasks: ClassVar[bool] = False
+
     def __init__(self, config: PrometheusSink, context: SinkContext) -> None:
         super().__init__(config, context)
         self._config = config
         self._names = MetricNames(context.sink, context.meter)
         self._came_before = False
+        self._batch_came_before = False
         self._doubtful: set[int] = set()
 
     @override
@@ -158,11 +169,36 @@ class PrometheusWrite(HttpRequestSink):
         self._came_before = True
 
     @override
+    def begin(self) -> None:
+        self._batch_came_before = self._came_before
+        self._came_before = True  # unless this batch gets to its end
+
+    @override
+    def is_ready(self) -> bool:
+        return not self._batch_came_before
+
+    @override
     def write(self, rows: pa.Table) -> None:
-        self._doubtful = set(range(rows.num_rows)) if self._came_before else set()
-        self._came_before = True  # unless this gets to its end
+        self.begin()
         super().write(rows)
+
+    @override
+    def commit(self, results: Sequence[WrittenRequests]) -> None:
+        super().commit(results)
         self._came_before = False
+
+    @override
+    def prepare_to_settle(self, requests: Sequence[Request], taken: Sequence[str]) -> None:
+        doubtful = (it for it in requests if it.is_doubtful or self._batch_came_before)
+        self._doubtful = {row for request in doubtful for row in request.rows}
+
+    @override
+    def has_doubt(self, request: Request, result: DeliveryResult) -> bool:
+        return not self._doubtful.isdisjoint(request.rows)
+
+    @override
+    def hold(self, rows: pa.Table) -> None:
+        self._doubtful = set()
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:

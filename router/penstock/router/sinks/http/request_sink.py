@@ -86,6 +86,7 @@ class Request:
         rows: Their places in the batch's table.
         key: The same for the same records: job, sink, stream, partition, first and last offset.
         result: Result when a task sent it first; None: it was not sent.
+        is_doubtful: Whether the destination may have records of it, for all that its task knows.
     """
 
     group: str
@@ -93,6 +94,7 @@ class Request:
     rows: tuple[int, ...]
     key: str
     result: DeliveryResult | None = None
+    is_doubtful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
+from pyspark import TaskContext
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock, SystemClock
@@ -84,6 +85,8 @@ class TaskRequestSink(RequestSink, TaskSink):
     publishes_in_tasks: ClassVar[bool] = True
     sends_in_tasks: ClassVar[bool] = True
     """False if tasks only encode, and a worker never opens the sink."""
+    repeats_in_tasks: ClassVar[bool] = True
+    """False if a task that Spark runs again only encodes: its requests are doubtful."""
 
     def __init__(self, config: TaskRequestSettings, context: SinkContext) -> None:
         super().__init__(config, context)
@@ -100,6 +103,10 @@ class TaskRequestSink(RequestSink, TaskSink):
     def name_of(self, request: Request) -> str:
         """Return a name that differs between the requests of a batch."""
         return request.key
+
+    def has_doubt(self, request: Request, result: DeliveryResult) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a request may have come through in spite of its result."""
+        return False
 
     def join_task(self, first: Self) -> None:
         """It sends in a task, beside `first`, which may be itself; the driver's is ready."""
@@ -221,12 +228,20 @@ class RequestWriter:
         for sink in sinks:
             sink.hold(rows)
         requests: Sequence[Request] = made.unsettled
-        if self.sends and requests:
+        if not self.made_of.repeats_in_tasks and _runs_again():
+            requests = [replace(it, is_doubtful=True) for it in requests]
+        elif self.sends and requests:
             requests = Sending(sinks, requests, self.clock).run()
         left = _without_delivered(sinks[0], made, requests)
         for sink in sinks:
             sink.hold(rows.slice(0, 0))
         return replace(left, counts=sinks[0].context.meter.counted() - before)
+
+
+def _runs_again() -> bool:
+    """Return whether Spark has begun this task before, so that its requests may have been sent."""
+    task = TaskContext.get()
+    return task is not None and task.attemptNumber() > 0
 
 
 def _without_delivered(
@@ -285,7 +300,8 @@ class Sending:
             request = self._requests[number]
             result = sink.exchange(request, 1)
             with self._lock:
-                self._requests[number] = replace(request, result=result)
+                doubt = sink.has_doubt(request, result)
+                self._requests[number] = replace(request, result=result, is_doubtful=doubt)
                 self._some_taken |= isinstance(result, Success | Accepted)
                 self._ends |= not self._goes_on(result, in_order=sink.keeps_order)
 

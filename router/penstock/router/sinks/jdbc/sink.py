@@ -294,8 +294,6 @@ class Jdbc(TaskRequestSink):
         except NoAnswerError as error:
             self._disconnect()
             return Failed(Fault("jdbc_silent", f"JDBC: {self._shown(str(error))}"), answered=False)
-        except OSError as error:
-            return Paused(f"a secret cannot be read: {self._shown(str(error))}")
         self.context.meter.count("already_there", there)
         return Success()
 
@@ -305,7 +303,6 @@ class Jdbc(TaskRequestSink):
         Raises:
             _RefusedError: They are not there.
             NoAnswerError: Nobody knows whether they are.
-            OSError: A secret cannot be read.
         """
         database, table = self.connect()
         positions = tuple(item.content[: len(KEY)] for item in request.items)
@@ -378,7 +375,6 @@ class Jdbc(TaskRequestSink):
         Raises:
             _RefusedError: There are none.
             NoAnswerError: The database does not answer.
-            OSError: A secret cannot be read.
         """
         if self._database is not None and self._table is not None:
             return self._database, self._table
@@ -392,12 +388,15 @@ class Jdbc(TaskRequestSink):
 
     def _address(self) -> Address:
         config = self._config
-        url = config.url.read()
-        properties = {name: it.read() for name, it in config.properties.items()}
+        try:
+            url = config.url.read()
+            properties = {name: it.read() for name, it in config.properties.items()}
+            if config.password is not None:
+                properties["password"] = config.password.read()
+        except OSError as error:
+            raise _RefusedError(Paused(f"a secret cannot be read: {error}")) from None
         if config.user is not None:
             properties["user"] = config.user
-        if config.password is not None:
-            properties["password"] = config.password.read()
         hidden = {name: it for name, it in properties.items() if name != "user"}
         self._secrets = [url, *secrets_in(url), *filter(None, hidden.values())]
         try:
