@@ -18,6 +18,7 @@ from tests.support.jdbc_case import (
     Database,
     JdbcCase,
     derby,
+    end_jdbc_spark,
     h2,
     hsqldb,
     jdbc_spark,
@@ -27,6 +28,13 @@ from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark_ends() -> Iterator[None]:
+    yield
+    end_jdbc_spark()
+
 
 MOMENT_NS = 1_795_000_000_123_456_789
 FAST = {

@@ -1,5 +1,6 @@
 """A whole job into a database by JDBC, killed in the middle."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -8,12 +9,19 @@ import psutil
 import psycopg
 import pytest
 
-from tests.support.jdbc_case import Database, JdbcCase, mariadb
+from tests.support.jdbc_case import Database, JdbcCase, end_jdbc_spark, mariadb
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark_ends() -> Iterator[None]:
+    yield
+    end_jdbc_spark()
+
 
 COUNT = 6000
 

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jdbc_case import JdbcCase
+from tests.support.jdbc_case import JdbcCase, end_jdbc_spark
 from tests.support.sink_batches import batch, dead_letters, log_record
 from tests.support.tcp_door import Break
 
 pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark_ends() -> Iterator[None]:
+    yield
+    end_jdbc_spark()
+
 
 COUNT = 40
 

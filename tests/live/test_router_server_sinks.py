@@ -14,7 +14,7 @@ import pytest
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext
 from tests.support import server_cases
-from tests.support.jdbc_case import JdbcCase, JdbcTasksCase
+from tests.support.jdbc_case import JdbcCase, JdbcTasksCase, end_jdbc_spark
 from tests.support.real_kafka import kafka_case
 from tests.support.server_cases import ServerCase
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record, truncate
@@ -22,6 +22,13 @@ from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spark_ends() -> Iterator[None]:
+    yield
+    end_jdbc_spark()
+
 
 CASES: dict[str, Callable[[Path], ServerCase]] = {
     **server_cases.CASES,

@@ -70,10 +70,15 @@ def jdbc_spark(*, attempts: int = 1) -> SparkSession:
             is ended.
     """
     if attempts not in _SESSIONS:
-        while _SESSIONS:
-            _SESSIONS.popitem()[1].close()
+        end_jdbc_spark()
         _SESSIONS[attempts] = _started(attempts)
     return _SESSIONS[attempts].spark
+
+
+def end_jdbc_spark() -> None:
+    """End the session: another file's tests may start one, and a process has one at a time."""
+    while _SESSIONS:
+        _SESSIONS.popitem()[1].close()
 
 
 _SESSIONS: dict[int, Session] = {}
@@ -86,7 +91,6 @@ def _started(attempts: int) -> Session:
     config = Spark(master=f"local[2,{attempts}]", conf={"spark.jars": jars})
     session = Session.start("tests", config, Path(directory.name))
     atexit.register(directory.cleanup)
-    atexit.register(session.close)
     return session
 
 
