@@ -18,7 +18,7 @@ from penstock.collector.decode.formats.security_events import (
 )
 from penstock.collector.decode.senders.gelf import ChunkBuffer
 from penstock.collector.decode.units import Decoded, decode_records
-from penstock.collector.sources.network.framing import pack_messages
+from penstock.collector.sources.network.framing import DelimitedCutter, Message, pack_messages
 from penstock.collector.sources.senders.socket import SocketSettings, meta_of
 from penstock.collector.spool.spool import Unit
 from penstock.specs.validate.validator import check_line
@@ -273,3 +273,14 @@ def test_a_late_or_repeated_chunk_of_a_message_that_ended_begins_no_other() -> N
     assert buffer.add(chunk(1, 2), "p", 20.0) is None
     buffer.expire(30.0)
     assert (buffer.ignored, buffer.lost) == (2, {"chunks_missing": 1})
+
+
+@pytest.mark.parametrize("step", [1, 100])
+def test_a_carriage_return_at_the_bound_cuts_no_line(step: int) -> None:
+    data = b"12345\r\n123456\r\n12345\rx\n1234\r\n"
+    cutter = DelimitedCutter(b"\n", 5)
+    found = [one for at in range(0, len(data), step) for one in cutter.feed(data[at : at + step])]
+    assert found == [
+        Message(b"12345"), Message(b"12345", truncated=True), Message(b"12345", truncated=True),
+        Message(b"1234"),
+    ]  # fmt: skip

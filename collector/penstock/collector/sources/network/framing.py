@@ -102,8 +102,11 @@ class DelimitedCutter:
         return self._end()
 
     def _add(self, part: bytes) -> None:
-        self._partial += part[: max(0, self._max_bytes + 1 - len(self._partial))]
-        self._is_skipping = self._is_skipping or len(self._partial) > self._max_bytes
+        self._partial += part[: max(0, self._max_bytes + 2 - len(self._partial))]
+        # A carriage return before a line's end is no part of it, and may stand beyond the bound.
+        is_ended = len(self._partial) == self._max_bytes + 1 and self._partial.endswith(b"\r")
+        if len(self._partial) > self._max_bytes and not (is_ended and self._delimiter == b"\n"):
+            self._is_skipping = True
 
     def _end(self) -> Message | None:
         text, cut = bytes(self._partial), self._is_skipping
