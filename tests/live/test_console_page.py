@@ -35,7 +35,8 @@ STREAMS = 1_000
 HOSTILE = "<img src=x onerror=alert(1)>"
 SCRIPT = "<script>window.hacked=1</script>"
 VIEWS = (
-    "overview", "pipeline", "streams", "collectors", "routers", "specs", "tail?stream=logs",
+    "overview", "pipeline", "streams", "collectors", "routers", "specs", "search",
+    "tail?stream=logs",
     "activity",
 )  # fmt: skip
 OUTAGE_MS = 5_000
@@ -270,7 +271,7 @@ def test_nothing_that_telemetry_says_is_more_than_text(seen: Watched, pipeline: 
         where = page.locator("main")
         expected = {"streams": "__activity", "pipeline": HOSTILE[:10], "activity": HOSTILE,
                     "collectors": HOSTILE, "routers": SCRIPT, "overview": "Throughput",
-                    "specs": "Violations"}.get(view, HOSTILE)  # fmt: skip
+                    "specs": "Violations", "search": "Trace id"}.get(view, HOSTILE)  # fmt: skip
         expect(where).to_contain_text(expected)
         assert page.locator("main img").count() == 0
         assert page.evaluate("window.hacked") is None
@@ -367,7 +368,9 @@ def test_no_view_has_an_accessibility_violation(
     with watched(browser, pipeline.address, color_scheme=scheme, viewport=size) as seen:
         for view in VIEWS:
             show(seen.page, pipeline, view)
-            expect(seen.page.locator("main")).to_contain_text(":" if "tail" in view else "0")
+            expect(seen.page.locator("main")).to_contain_text(
+                ":" if "tail" in view else "a" if view == "search" else "0"
+            )
             check_accessible(seen, f"page-{view.partition('?')[0]}-{scheme}-{width}")
 
 

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.deploy.cli import cli
+from penstock.deploy.trace.report import edge_text
 from penstock.service import ExitCode
 from tests.support.collector import Collector, UnixSender
 from tests.support.logd import Logd
@@ -83,8 +84,7 @@ def test_collectors_say_what_became_of_records_that_are_in_no_stream(
         def edges(*arguments: str) -> list[str]:
             code, answer = asked(logd, collector, *arguments)
             assert (code, answer["records"], answer["not_asked"]) == (ExitCode.FAILURE, [], {})
-            found: list[str] = answer["edges"]
-            return found
+            return [edge_text(it) for it in answer["edges"]]
 
         def is_decided() -> bool:
             return bool(asked(logd, collector, "--trace-id", DROPPED)[1]["edges"])

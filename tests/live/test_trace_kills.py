@@ -17,7 +17,8 @@ import pytest
 from typing_extensions import override
 
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.trace.command import TraceQuestion, trace_records
+from penstock.deploy.trace.command import trace_records
+from penstock.deploy.trace.question import TraceQuestion
 from penstock.logd.format.acks import decode_batch_ack
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.envelope import BatchPayload, encode_batch

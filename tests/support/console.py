@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from tests.support.waiting import wait_until
 
+READ, ACT = "a token for looking alone", "a token for acting"
 NODES = ("logd-1", "logd-2", "logd-3")
 
 
@@ -43,18 +46,23 @@ def a_status(component: str, name: str, *stages: dict[str, Any], **more: Any) ->
             "reasons": [], "stages": list(stages), "info": {}} | more  # fmt: skip
 
 
+Said = tuple[int, dict[str, Any]]
+"""A part's answer: status and document."""
+
+
 class FakePart:
     """A part's admin endpoint: each answer is what `status` gives then.
 
     Attributes:
         posted: What it was asked to do: path, token, document.
-        answers: What it says to that by `do`, with a status; 404 without any.
+        answers: What it says to that by `do`, with a status, or what makes it of the document; 404
+            without any.
         silent: It takes connections and answers nothing while this is set.
     """
 
     def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
         self.posted: list[tuple[str, str, dict[str, Any]]] = []
-        self.answers: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.answers: dict[str, Said | Callable[[dict[str, Any]], Said]] = {}
         self.silent = threading.Event()
         self.goes_on = threading.Event()
         part = self
@@ -73,7 +81,8 @@ class FakePart:
             def do_POST(self) -> None:
                 document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 part.posted.append((self.path, self.headers["Authorization"], document))
-                status, answer = part.answers.get(document.get("do", ""), (404, {"error": "no"}))
+                said = part.answers.get(document.get("do", ""), (404, {"error": "no"}))
+                status, answer = said(document) if callable(said) else said
                 body = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
@@ -188,6 +197,50 @@ def a_stream(name: str, end: int = 0, *, leader: str | None = "logd-1", **more: 
         name=name, subject=f"telemetry.{name}.>", incarnation="i", partitions=(part,),
         options=options, **more,
     )  # fmt: skip
+
+
+class Names:
+    """A name service that says what a test has it say.
+
+    Attributes:
+        addresses: Of the name `collectors.test`.
+        failed: How often there were none.
+    """
+
+    def __init__(self) -> None:
+        self.addresses = ["127.0.0.1", "127.0.0.2"]
+        self.failed = 0
+
+    def often(self) -> NameResolver:
+        return NameResolver(self.look_up, interval_s=0.05)
+
+    def look_up(self, host: Any, port: Any, **named: Any) -> list[Any]:
+        assert host == "collectors.test"
+        if not self.addresses:
+            self.failed += 1
+            raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
+        kind = (socket.SOCK_STREAM, 6, "")
+        families = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(families[":" in one], *kind, (one, port)) for one in self.addresses]
+
+
+def token_files(directory: Path) -> dict[str, str]:
+    """Keys of a console's configuration for the tokens `READ` and `ACT`."""
+    for name, token in (("read", READ), ("act", ACT)):
+        (directory / name).write_text(f"{token}\n")
+    return {"read_token_file": str(directory / "read"), "token_file": str(directory / "act")}
+
+
+def ask(console: Console, path: str, token: str, body: str | None = None) -> tuple[int, Any]:
+    """What a console answers to a GET, or to a POST of `body`: status and document."""
+    host, _, port = console.address.rpartition(":")
+    connection = HTTPConnection(host, int(port), timeout=10)
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    connection.request("GET" if body is None else "POST", path, body, headers if token else {})
+    answer = connection.getresponse()
+    said = json.loads(answer.read())
+    connection.close()
+    return answer.status, said
 
 
 @contextmanager

@@ -336,6 +336,7 @@ def console(**options: Any) -> None:
     penstock trace --trace-id 0af7651916cd43dd8448eb211c80319c
     penstock trace --record-id 018f2c19-aa00-7000-8000-000000000042 --from 1h --json
     penstock trace --position logs/0/4711
+    penstock trace --service checkout --text declined --severity 17 --from 10m
     penstock trace --where "service = 'checkout' and body like '%declined%'" --from 10m
     penstock trace --position logs/0/4711 --config console.yaml --job /etc/penstock/job.yaml
     """,
@@ -350,6 +351,12 @@ def console(**options: Any) -> None:
     help="A place in the log; repeatable.",
 )
 @click.option("--where", metavar="CONDITION", help="A condition, as of a route of a router job.")
+@click.option("--service", default="", help="The records of a service.")
+@click.option("--text", default="", help="Records with this text in body or name; case counts.")
+@click.option(
+    "--severity", type=click.IntRange(0, 24), default=0, metavar="NUMBER",
+    help="Records of at least this severity number: 13 warnings, 17 errors and failed spans.",
+)  # fmt: skip
 @click.option("--stream", "streams", multiple=True, help="Look in this stream only; repeatable.")
 @click.option(
     "--from",
@@ -404,7 +411,8 @@ def trace(
     one lacks it or no record is found, 69 when a part could not be asked; the rest is told.
     """
     _extra_all()
-    from penstock.deploy.trace.command import TraceQuestion, run_trace
+    from penstock.deploy.trace.command import run_trace
+    from penstock.deploy.trace.question import TraceQuestion
 
     run_trace(
         directory=directory,

@@ -1,48 +1,35 @@
 """Consoles of networks: a token that only looks, and a name that stands for several parts."""
 
 import json
-import socket
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from penstock.deploy.console import poller
 from penstock.deploy.console.authorizer import Authorizer
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.console.daemon import Console
 from tests.support.console import (
+    ACT,
+    READ,
     FakeConsoleLog,
     FakePart,
+    Names,
     a_stage,
     a_status,
     a_stream,
+    ask,
     running_console,
+    token_files,
 )
 from tests.support.waiting import wait_until
 
-READ, ACT = "a token for looking alone", "a token for acting"
 PAUSE = json.dumps({"action": "pause", "stream": "logs"})
-
-
-def ask(console: Console, path: str, token: str, body: str | None = None) -> tuple[int, Any]:
-    host, _, port = console.address.rpartition(":")
-    connection = HTTPConnection(host, int(port), timeout=10)
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    connection.request("GET" if body is None else "POST", path, body, headers if token else {})
-    answer = connection.getresponse()
-    said = json.loads(answer.read())
-    connection.close()
-    return answer.status, said
 
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> dict[str, str]:
-    for name, token in (("read", READ), ("act", ACT)):
-        (tmp_path / name).write_text(f"{token}\n")
-    return {"read_token_file": str(tmp_path / "read"), "token_file": str(tmp_path / "act")}
+    return token_files(tmp_path)
 
 
 def test_who_has_the_token_for_looking_looks_and_does_not_act(
@@ -72,31 +59,6 @@ def test_without_any_token_nobody_could_look(tokens: dict[str, str]) -> None:
     reading = {"read_without_token": False, "read_token_file": tokens["read_token_file"]}
     door = Authorizer(ConsoleConfig.model_validate(reading), "127.0.0.1:1")
     assert (door.may_look(f"Bearer {READ}"), door.acts) == (True, False)
-
-
-class Names:
-    """A name service that says what a test has it say.
-
-    Attributes:
-        addresses: Of the name `collectors.test`.
-        failed: How often there were none.
-    """
-
-    def __init__(self) -> None:
-        self.addresses = ["127.0.0.1", "127.0.0.2"]
-        self.failed = 0
-
-    def often(self) -> poller.NameResolver:
-        return poller.NameResolver(self.look_up, interval_s=0.05)
-
-    def look_up(self, host: Any, port: Any, **named: Any) -> list[Any]:
-        assert host == "collectors.test"
-        if not self.addresses:
-            self.failed += 1
-            raise socket.gaierror(socket.EAI_NONAME, "there is no such name")
-        kind = (socket.SOCK_STREAM, 6, "")
-        families = {True: socket.AF_INET6, False: socket.AF_INET}
-        return [(families[":" in one], *kind, (one, port)) for one in self.addresses]
 
 
 def test_each_address_of_a_name_is_a_part_as_long_as_it_is_there(tmp_path: Path) -> None:

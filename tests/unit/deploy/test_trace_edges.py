@@ -10,6 +10,8 @@ import pytest
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.trace.edges import ask_collectors, questions_of
 from penstock.deploy.trace.parts import PartsClient
+from penstock.deploy.trace.question import TraceQuestion
+from penstock.deploy.trace.report import edge_text
 from tests.support.console import FakePart, a_status
 
 SINCE = datetime(2026, 1, 31, 3, tzinfo=UTC)
@@ -34,13 +36,15 @@ SINCE = datetime(2026, 1, 31, 3, tzinfo=UTC)
 def test_of_a_condition_a_collector_is_asked_for_what_it_can_know(
     where: str, asked: dict[str, Any] | None
 ) -> None:
-    found = questions_of((), (), where, start="earliest", limit=5)
+    found = questions_of(TraceQuestion(where=where, limit=5))
     assert found == ([] if asked is None else [{**asked, "limit": 5}])
 
 
 def test_each_id_is_a_question_and_a_time_bounds_it() -> None:
     from_ns = int(SINCE.timestamp()) * 10**9
-    assert questions_of(("t1",), ("r1",), None, start=SINCE, limit=2) == [
+    assert questions_of(
+        TraceQuestion(trace_ids=("t1",), record_ids=("r1",), start=SINCE, limit=2)
+    ) == [
         {"trace_id": "t1", "from_ns": from_ns, "limit": 2},
         {"record_id": "r1", "from_ns": from_ns, "limit": 2},
     ]
@@ -68,11 +72,11 @@ def test_what_never_reached_the_log_is_told_and_who_did_not_answer() -> None:
     asking = ask_collectors(
         PartsClient(config), {name: {} for name in parts}, [{"service": "shop"}]
     )
-    lines, silent = asyncio.run(asking)
+    edges, silent = asyncio.run(asking)
     for part in parts.values():
         part.close()
     about = "not in the log: 2001-09-09T01:46:40.000Z, edge-1, source app, shop"
-    assert lines == [
+    assert [*map(edge_text, edges)] == [
         f"{about}: filtered by quiet: card declined",
         f"{about}: in quarantine: missing_field: body",
         "edge-1 dropped 7 more in that time and has no record of them",

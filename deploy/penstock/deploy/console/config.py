@@ -80,6 +80,24 @@ class HistorySection(_Section):
     max_series: Annotated[int, Field(ge=100, le=100_000)] = 5_000
 
 
+class SearchSection(_Section):
+    """Bounds of the searches of the page.
+
+    Attributes:
+        max_concurrent: Searches that run at a time, each on a thread with its connection to logd;
+            further ones are refused.
+        max_records: Records of one answer; the page goes on behind them.
+        max_trace_records: Records of a trace of which spans and logs are drawn.
+        timeout_s: Seconds in which a search looks at the log; then its answer is what it has found,
+            and says so.
+    """
+
+    max_concurrent: Annotated[int, Field(ge=1, le=32)] = 4
+    max_records: Annotated[int, Field(ge=1, le=500)] = 100
+    max_trace_records: Annotated[int, Field(ge=1, le=5_000)] = 500
+    timeout_s: Annotated[float, Field(ge=1, le=600)] = 60.0
+
+
 class ConsoleConfig(_Section):
     """The whole file.
 
@@ -104,6 +122,7 @@ class ConsoleConfig(_Section):
         part_tokens: Files with tokens of parts, by name, that do not take that of `access`; each is
             shown to its part alone, over https.
         history: Settings of the history.
+        search: Bounds of searches.
         poll_interval_s: Seconds between questions to a part; a part that takes long to answer is
             asked less often.
         timeout_s: Maximum seconds of a part's answer.
@@ -126,6 +145,7 @@ class ConsoleConfig(_Section):
     access: AccessSection = AccessSection()
     part_tokens: dict[str, Path] = Field(default={})
     history: HistorySection = HistorySection()
+    search: SearchSection = SearchSection()
     poll_interval_s: Annotated[float, Field(ge=0.2, le=60)] = 1.0
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 2.0
 

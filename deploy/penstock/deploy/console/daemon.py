@@ -31,6 +31,7 @@ from penstock.deploy.console.config import ConsoleConfig, find_config
 from penstock.deploy.console.history.recorder import Recorder
 from penstock.deploy.console.poller import NameResolver, Poller
 from penstock.deploy.console.rates import SECOND_NS, Rates
+from penstock.deploy.console.search.searches import Searches
 from penstock.deploy.console.specs.sampler import SpecSampler
 from penstock.deploy.console.streams import Log, Streams
 from penstock.deploy.console.view import View
@@ -124,6 +125,7 @@ class Console:
         routers = RouterClient(config, self._polling.component_of)
         self._specs = SpecSampler(self._streams, self._polling, self._clock)
         self._recorder = Recorder(config.history, self._polling, self._streams, self._clock)
+        self._searches = None if config.logd is None else Searches(config, self._clock)
         self._web = Web(
             authorizer,
             self._view,
@@ -131,6 +133,8 @@ class Console:
             routers,
             self._specs.describe,
             self._recorder.read,
+            self._searches,
+            config.search,
             self._tracing.tracer,
         )
         self._server = self._make_server()
@@ -179,6 +183,8 @@ class Console:
         await self._server.close()
         for task in (*work, stopping):
             task.cancel()
+        if self._searches is not None:
+            await self._searches.close()
         if self._log is not None:
             self._log.close()
         await self._recorder.close()
@@ -233,7 +239,13 @@ class Console:
             "Figures that the history does not keep because max_series are kept.",
         )
         left_out.add_metric([], self._recorder.history.left_out)
-        history = (unwritten, series, left_out, *_account_metrics(self._account.rows))
+        history = (
+            *_search_metrics(self._searches),
+            unwritten,
+            series,
+            left_out,
+            *_account_metrics(self._account.rows),
+        )
         spans = span_metrics("console", self._tracing.counts())
         return answers, failures, refused, away, connections, *history, *spans
 
@@ -255,6 +267,21 @@ class Console:
 
     async def _answer(self, request: Request, peer: Peer) -> Response:
         return await self._web.answer(request, str(peer.address))
+
+
+def _search_metrics(searches: Searches | None) -> Iterable[Metric]:
+    ended = CounterMetricFamily(
+        "penstock_console_searches",
+        "Searches that ended, or were refused because too many ran, by result.",
+        labels=["result"],
+    )
+    if searches is not None:
+        for result, count in searches.ended.items():
+            ended.add_metric([result], count)
+        ended.add_metric(["refused"], searches.refused)
+    running = GaugeMetricFamily("penstock_console_searches_running", "Searches that run now.")
+    running.add_metric([], 0 if searches is None else searches.running)
+    return ended, running
 
 
 def _account_metrics(rows: Iterable[Row]) -> Iterable[GaugeMetricFamily]:

@@ -158,7 +158,7 @@ class Poller:
         known = self._addresses.setdefault(name, {})
         while True:
             try:
-                found = {f"{name}-{one}": one for one in await self._resolve(place.url)}
+                found = await addresses_of(name, place.url, self._names_of, self._config.timeout_s)
             except (OSError, ValueError) as error:  # those that are known are asked as before
                 self._problems[name] = f"{urlsplit(place.url).hostname}: {error}"
             else:
@@ -171,14 +171,6 @@ class Poller:
                     known[part] = tasks.create_task(self._follow(part, one))
             self._changed()
             await asyncio.sleep(self._names_of.interval_s)
-
-    async def _resolve(self, url: str) -> list[str]:
-        async with asyncio.timeout(self._config.timeout_s):  # a TimeoutError is an OSError
-            found = await asyncio.to_thread(
-                self._names_of.look_up, urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
-            )
-        preferred = found[0][0]  # a host that has both kinds would be counted twice
-        return sorted({str(one[4][0]) for one in found if one[0] == preferred})[:ADDRESSES_MAX]
 
     def _forget(self, part: str) -> None:
         for kept in (
@@ -224,6 +216,24 @@ class Poller:
         if not isinstance(answer.document.get("stages"), list):
             return Answer(None, "what answers there is no part of Penstock")
         return answer
+
+
+async def addresses_of(
+    name: str, url: str, names: NameResolver, timeout_s: float
+) -> dict[str, str]:
+    """The parts that a part of `each_address` stands for: the address of each, by its name.
+
+    Raises:
+        OSError: The name of the host cannot be looked up in time.
+        ValueError: It is none.
+    """
+    async with asyncio.timeout(timeout_s):  # a TimeoutError is an OSError
+        found = await asyncio.to_thread(
+            names.look_up, urlsplit(url).hostname, port_of(url), type=SOCK_STREAM
+        )
+    preferred = found[0][0]  # a host that has both kinds would be counted twice
+    addresses = sorted({str(one[4][0]) for one in found if one[0] == preferred})
+    return {f"{name}-{one}": one for one in addresses[:ADDRESSES_MAX]}
 
 
 def nats_status(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,10 @@
     GET  /api/history     figures of the past: kind, name, span (15m, 6h, 7d); see `history.rings`
     GET  /api/records     newest records of a stream: stream, at=0:17,1:4, subject, text, severity;
                           with back=1 those after `at` or since_ms; with whole=1 the one at `at`
+    POST /api/searches    search for records: the fields of `search.form` as a JSON object; the
+                          answer has its id, or what is wrong with each field
+    GET  /api/searches/ID how far the search is, or its answer; see `search.searches`
+    DELETE /api/searches/ID   cancels it
     POST /api/actions     {"action": "pause", "stream": "logs"}, with the token; or
                           {"action": "replay-dead-letters", "router": "router", "sink": "lake"}
 
@@ -33,12 +37,15 @@ from penstock.deploy.console.actions import (
     is_dead_letter_action,
 )
 from penstock.deploy.console.authorizer import Authorizer
+from penstock.deploy.console.config import SearchSection
 from penstock.deploy.console.records import (
     PARTITIONS_MAX,
     RecordQuery,
     RecordReader,
     newest_records,
 )
+from penstock.deploy.console.search.form import FormError, read_form
+from penstock.deploy.console.search.searches import Searches, TooManySearchesError
 from penstock.deploy.console.view import View
 from penstock.logd.errors import LogdError, RefusedError
 
@@ -70,7 +77,9 @@ _ALWAYS: Final = {
     "x-frame-options": "DENY",
 }
 _READ: Final = ("/api/snapshot", "/api/records", "/api/history", "/api/specs")
+_SEARCHES: Final = "/api/searches"
 _JSON: Final = {"content-type": "application/json"}
+_NO_LOG: Final = "the console knows no logd; see its key `logd`"
 _FILTER_CHARACTERS_MAX: Final = 512
 _NUMBER: Final = re.compile("[0-9]{0,15}")
 _PLACE: Final = re.compile(r"([0-9]{1,6})(?::([0-9]{0,18}))?")
@@ -100,6 +109,8 @@ class Web:
         routers: Have dead letters.
         specs: `penstock.deploy.console.specs.sampler.SpecSampler.describe`.
         history: `penstock.deploy.console.history.recorder.Recorder.read`.
+        searches: None: no logd is configured.
+        bounds: Bounds of an answer.
         tracer: Has spans of actions; None: there are none.
         counts: Answers by status code.
     """
@@ -110,6 +121,8 @@ class Web:
     routers: Routers
     specs: Callable[[], Mapping[str, Any]]
     history: Callable[[str, str, str], Mapping[str, Any] | None]
+    searches: Searches | None = None
+    bounds: SearchSection = field(default_factory=SearchSection)
     tracer: "Tracer | None" = None
     files: Mapping[str, tuple[bytes, str]] = field(default_factory=page_files)
     counts: dict[int, int] = field(default_factory=dict)
@@ -127,6 +140,9 @@ class Web:
             self._check_name(request.headers)
             if request.path == "/api/actions":
                 return _answered(await self._act(request, peer))
+            if request.path == _SEARCHES or request.path.startswith(f"{_SEARCHES}/"):
+                self._check_may_look(request)
+                return self._search(request)
             return await self._look(request)
         except _RefusalError as refusal:
             return refusal.response()
@@ -150,9 +166,7 @@ class Web:
             return _answered(self._token(request.headers.get("authorization", "")))
         if request.path not in _READ:
             raise _RefusalError(404, "NOT_FOUND", "there is nothing here")
-        if not self.access.may_look(request.headers.get("authorization", "")):
-            what = "the console shows what it knows to whom has its token"
-            raise _RefusalError(401, "TOKEN", what)
+        self._check_may_look(request)
         if request.path == "/api/records":
             query = record_query_of(request.query)
             return _answered(await newest_records(self._reachable(), query))
@@ -164,6 +178,43 @@ class Web:
         more = {"content-encoding": "gzip"} if packed else {}
         return Response(200, self.view.encoded(packed=packed), _JSON | more)
 
+    def _check_may_look(self, request: Request) -> None:
+        if not self.access.may_look(request.headers.get("authorization", "")):
+            what = "the console shows what it knows to whom has its token"
+            raise _RefusalError(401, "TOKEN", what)
+
+    def _search(self, request: Request) -> Response:
+        """Start a search, say how far one is, or cancel it."""
+        searches = self.searches
+        if searches is None:
+            raise _RefusalError(404, "NO_LOG", _NO_LOG)
+        name = request.path.removeprefix(_SEARCHES).removeprefix("/")
+        if not name:
+            if request.method != "POST":
+                raise _RefusalError(405, "METHOD", "only POST")
+            return _answered({"id": self._start(searches, _object_in(request))})
+        if request.method == "DELETE":
+            found = b"{}" if searches.cancel(name) else None
+        elif request.method == "GET":
+            found = searches.describe(name)
+        else:
+            raise _RefusalError(405, "METHOD", "only GET and DELETE")
+        if found is None:
+            raise _RefusalError(404, "NOT_FOUND", "the console has forgotten this search")
+        return Response(200, found, _JSON)
+
+    def _start(self, searches: Searches, sent: Mapping[str, Any]) -> str:
+        names = {row["stream"] for row in self.view.streams.rows}
+        try:
+            bounds = self.bounds
+            most = bounds.max_trace_records if sent.get("ways") == "no" else bounds.max_records
+            question = read_form(sent, streams=names, max_records=most)
+            return searches.start(question)
+        except FormError as error:
+            raise _RefusalError(400, "FORM", str(error), error.fields) from None
+        except TooManySearchesError as error:
+            raise _RefusalError(429, "TOO_MANY_SEARCHES", str(error)) from None
+
     async def _act(self, request: Request, peer: str) -> Mapping[str, Any]:
         if request.method != "POST":
             raise _RefusalError(405, "METHOD", "only POST")
@@ -174,14 +225,7 @@ class Web:
         if not self.access.may_act(shown):
             what = "that is not the console's token" if self.access.acts else "there is no token"
             raise _RefusalError(401, "TOKEN", what)
-        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            raise _RefusalError(415, "BAD_REQUEST", "what is to be done comes as application/json")
-        try:
-            wanted = json.loads(request.body if isinstance(request.body, bytes) else b"")
-        except (ValueError, RecursionError):
-            wanted = None
-        if not isinstance(wanted, dict):
-            raise _RefusalError(400, "BAD_REQUEST", "that is no JSON object, or too long")
+        wanted = _object_in(request)
         tracer, failure = self.tracer, "failed"
         span = None if tracer is None else tracer.start_rare("action", kind="SERVER")
         try:
@@ -221,8 +265,7 @@ class Web:
 
     def _reachable(self) -> LogAccess:
         if self.log is None:
-            what = "the console knows no logd; see its key `logd`"
-            raise _RefusalError(404, "NO_LOG", what)
+            raise _RefusalError(404, "NO_LOG", _NO_LOG)
         return self.log
 
 
@@ -249,6 +292,19 @@ def record_query_of(query: str) -> RecordQuery:
     )  # fmt: skip
 
 
+def _object_in(request: Request) -> dict[str, Any]:
+    """The JSON object that a request brings; another body is refused."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise _RefusalError(415, "BAD_REQUEST", "what is to be done comes as application/json")
+    try:
+        found = json.loads(request.body if isinstance(request.body, bytes) else b"")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _RefusalError(400, "BAD_REQUEST", "that is no JSON object, or too long")
+    return found
+
+
 def _fields(query: str) -> dict[str, str]:
     try:
         return {name: values[0] for name, values in parse_qs(query, max_num_fields=16).items()}
@@ -259,14 +315,19 @@ def _fields(query: str) -> dict[str, str]:
 class _RefusalError(Exception):
     """A request that gets no more than the reason."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, fields: Mapping[str, str] | None = None
+    ) -> None:
         self.status = status
         self.code = code
+        self.fields = fields
         super().__init__(message)
 
     def response(self) -> Response:
-        body = json.dumps({"error": str(self), "code": self.code}).encode()
-        return Response(self.status, body, _JSON)
+        said: dict[str, Any] = {"error": str(self), "code": self.code}
+        if self.fields is not None:
+            said["fields"] = self.fields
+        return Response(self.status, json.dumps(said).encode(), _JSON)
 
 
 def _answered(document: Mapping[str, Any]) -> Response:

@@ -2,83 +2,24 @@
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import click
 
 from penstock.base.errors import UnavailableError
 from penstock.deploy.console.config import ConsoleConfig, find_config
-from penstock.deploy.trace.edges import ask_collectors, questions_of
-from penstock.deploy.trace.explain import Trace, explain
-from penstock.deploy.trace.find import (
-    Findings,
-    Scope,
-    Search,
-    at_position,
-    by_id,
-    ranges,
-    scan,
-)
+from penstock.deploy.trace.answer import answer_question
+from penstock.deploy.trace.explain import Trace
+from penstock.deploy.trace.find import Search
 from penstock.deploy.trace.parts import JobUnavailableError, Parts, PartsClient
+from penstock.deploy.trace.question import TraceQuestion
 from penstock.deploy.trace.report import report
 from penstock.deploy.up.layout import Layout
 from penstock.logd.cli.output import safe
-from penstock.logd.cli.server import advice
-from penstock.logd.client import LogClient
-from penstock.logd.errors import LogdError, RefusedError
-from penstock.service.cli import Position
 from penstock.service.config import check_document
-
-_WRONG_NAMES: Final = frozenset({"UNKNOWN_STREAM", "UNKNOWN_PARTITION"})
-_POSITION: Final = re.compile(r"(.+)/(\d+)/(\d+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceQuestion:
-    """What `penstock trace` is asked for; exactly one kind of name is given.
-
-    Attributes:
-        trace_ids: Ids of traces.
-        record_ids: Ids of records.
-        positions: STREAM/PARTITION/OFFSET each.
-        where: A condition in the language of routes.
-        streams: Streams to look in; empty: all.
-        start: Begin of the search in each partition.
-        end: Its end.
-        limit: Maximum records.
-        job_files: Jobs whose files are read if they do not answer.
-    """
-
-    trace_ids: tuple[str, ...] = ()
-    record_ids: tuple[str, ...] = ()
-    positions: tuple[str, ...] = ()
-    where: str | None = None
-    streams: tuple[str, ...] = ()
-    start: Position = "earliest"
-    end: Position = "latest"
-    limit: int = 20
-    job_files: tuple[Path, ...] = ()
-
-    def check(self) -> None:
-        """Check that it says what is looked for, in one way.
-
-        Raises:
-            UsageError: It does not.
-        """
-        kinds = (bool(self.trace_ids or self.record_ids), bool(self.positions), bool(self.where))
-        if sum(kinds) != 1:
-            raise click.UsageError(
-                "say what to look for: --trace-id or --record-id, or --position, or --where"
-            )
-        for position in self.positions:
-            if _POSITION.fullmatch(position) is None:
-                raise click.UsageError(f"--position {position}: it looks like logs/0/4711")
 
 
 def trace_records(
@@ -95,10 +36,6 @@ def trace_records(
         UsageError: The condition is not valid.
         UnavailableError: logd cannot be asked, or no job, which a condition needs.
     """
-    if config.logd is None:
-        raise UnavailableError(
-            "nothing says where logd is", fix="name its fetch address with --server"
-        )
     client = PartsClient(config)
     with ExitStack() as stack:
         parts = asyncio.run(client.statuses())
@@ -107,7 +44,7 @@ def trace_records(
             files.append(launched)
         if files:
             parts = _with_stopped_jobs(client, config, parts, files, stack)
-        return _trace(config, question, client, parts)
+        return answer_question(config, question, client, parts, by_condition=_condition_search)
 
 
 def _with_stopped_jobs(
@@ -127,47 +64,7 @@ def _with_stopped_jobs(
     return parts
 
 
-def _trace(
-    config: ConsoleConfig, question: TraceQuestion, client: PartsClient, parts: Parts
-) -> Trace:
-    assert config.logd is not None, "checked before"
-    try:
-        with LogClient(config.logd, access=config.access.access()) as log:
-            found = _found(log, question, client, parts)
-    except LogdError as error:
-        if isinstance(error, RefusedError) and error.code in _WRONG_NAMES:
-            raise click.UsageError(str(error)) from None
-        raise UnavailableError(f"logd: {error}", fix=advice(error)) from None
-    trace = asyncio.run(explain(client, parts, found.records))
-    trace.looked_at, trace.is_cut = found.looked_at, found.is_cut
-    trace.silent |= dict.fromkeys(found.problems, "a part of the log cannot be read")
-    questions = questions_of(
-        question.trace_ids,
-        question.record_ids,
-        question.where,
-        start=question.start,
-        limit=question.limit,
-    )
-    trace.edges, silent = asyncio.run(ask_collectors(client, parts.collectors, questions))
-    trace.silent |= silent
-    return trace
-
-
-def _found(log: LogClient, question: TraceQuestion, client: PartsClient, parts: Parts) -> Findings:
-    if question.positions:
-        records = []
-        for position in question.positions[: question.limit]:
-            stream, partition, offset = position.rsplit("/", 2)
-            records.append(at_position(log, stream, int(partition), int(offset)))
-        return Findings(records, len(records))
-    search = _search(question, client, parts)
-    scope = Scope(question.streams, question.start, question.end)
-    return scan(log, ranges(log, scope), search, limit=question.limit)
-
-
-def _search(question: TraceQuestion, client: PartsClient, parts: Parts) -> Search:
-    if question.where is None:
-        return by_id(question.trace_ids, question.record_ids)
+def _condition_search(where: str, client: PartsClient, parts: Parts) -> Search:
     from penstock.deploy.trace.condition import by_condition
 
     if not parts.jobs:
@@ -177,7 +74,7 @@ def _search(question: TraceQuestion, client: PartsClient, parts: Parts) -> Searc
             " --position",
         )
     try:
-        return by_condition(question.where, client, next(iter(parts.jobs)))
+        return by_condition(where, client, next(iter(parts.jobs)))
     except JobUnavailableError as error:
         raise click.UsageError(f"--where: {error}") from None
 

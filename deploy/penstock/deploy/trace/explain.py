@@ -6,7 +6,6 @@ be asked. A record that no stream has is the matter of the collectors: `Trace.ed
 they say of it.
 """
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +13,23 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.base.errors import ExitCode
-from penstock.deploy.trace.find import FoundRecord
-from penstock.deploy.trace.parts import JobUnavailableError, Parts, PartsClient, producers_of
+from penstock.deploy.console.records import severity_of
+from penstock.deploy.trace.find import FoundRecord, service_of, texts_of
+from penstock.deploy.trace.parts import (
+    JobUnavailableError,
+    Parts,
+    PartsClient,
+    gather_bounded,
+    producers_of,
+)
 
 _DIGEST_BYTES: Final = 16
+_TEXT_MAX: Final = 300
+_NAME_MAX: Final = 64
+"""Characters of a record's text, and of its other fields, that an answer has."""
+
+_NAMED_MAX: Final = 4
+"""Collectors that are named where none knows a record's producer."""
 
 _RECORDS_TOGETHER: Final = 500
 """Records of one question to a job, which reads its files once for it."""
@@ -56,12 +68,12 @@ class RecordTrace:
 
     Attributes:
         record: The record.
-        origin: Where it came in.
+        origin: Where it came in; None: the parts were not asked.
         sinks: Verdict on it of each sink, with the keys `job` and, of one that waits, `wait_s`.
     """
 
     record: FoundRecord
-    origin: Origin
+    origin: Origin | None
     sinks: Sequence[Mapping[str, Any]]
 
     @property
@@ -81,7 +93,8 @@ class Trace:
         is_cut: Whether the search ended at its limit, and there may be more.
         silent: Parts that could not be asked, each with the reason.
         stopped: Jobs that do not answer and whose files were read instead, each with its state.
-        edges: What collectors say of records that are in no stream.
+        edges: What collectors say of records that are in no stream, see `trace.edges`.
+        is_ended: Whether the search was ended before it had looked at everything.
     """
 
     records: list[RecordTrace] = field(default_factory=list)
@@ -89,12 +102,13 @@ class Trace:
     is_cut: bool = False
     silent: dict[str, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
-    edges: list[str] = field(default_factory=list)
+    edges: list[dict[str, Any]] = field(default_factory=list)
+    is_ended: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """0: every sink that should have a record has it; 1: one lacks it; 69: not all is known."""
-        if self.silent:
+        if self.silent or self.is_ended:
             return ExitCode.UNAVAILABLE
         is_well = self.records and all(it.is_complete for it in self.records)
         return ExitCode.OK if is_well else ExitCode.FAILURE
@@ -105,6 +119,7 @@ class Trace:
             "records": [_record_json(it) for it in self.records],
             "looked_at": self.looked_at,
             "more": self.is_cut,
+            "ended": self.is_ended,
             "not_asked": self.silent,
             "not_running": self.stopped,
             "edges": self.edges,
@@ -121,9 +136,8 @@ async def explain(client: PartsClient, parts: Parts, records: Sequence[FoundReco
         records: Records of the log.
     """
     trace = Trace(silent=dict(parts.silent), stopped=dict(parts.stopped))
-    answers = await asyncio.gather(
-        *(_ask(client, name, status, records, trace) for name, status in parts.jobs.items())
-    )
+    asked = [_ask(client, name, status, records, trace) for name, status in parts.jobs.items()]
+    answers = await gather_bounded(asked)
     producers = producers_of(parts.collectors)
     for record in records:
         verdicts = [it for answer in answers for it in answer.get(record.position, ())]
@@ -202,7 +216,10 @@ def _origin(record: FoundRecord, producers: Mapping[str, tuple[str, str]], parts
         return Origin(received_ns=received_ns, reason="it was published over NATS directly")
     if record.producer in producers:
         return Origin(*producers[record.producer], received_ns)
-    asked = ", ".join(parts.collectors) or "none"
+    names = [*parts.collectors]
+    asked = ", ".join(names[:_NAMED_MAX]) or "none"
+    if len(names) > _NAMED_MAX:
+        asked += f" and {len(names) - _NAMED_MAX} more"
     reason = f"no collector that was asked ({asked}) knows the producer {record.producer[:8]}"
     return Origin(received_ns=received_ns, reason=reason)
 
@@ -218,7 +235,10 @@ def _record_json(trace: RecordTrace) -> dict[str, Any]:
         "missing": record.missing or None,
         "trace_id": fields.get("trace_id"),
         "record_id": fields.get("record_id"),
-        "origin": {
+        **_said_by(record, fields),
+        "origin": None
+        if origin is None
+        else {
             "collector": origin.collector,
             "source": origin.source,
             "received_ns": origin.received_ns,
@@ -229,3 +249,34 @@ def _record_json(trace: RecordTrace) -> dict[str, Any]:
         "sinks": list(trace.sinks),
         "complete": trace.is_complete,
     }
+
+
+def _said_by(record: FoundRecord, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says in short; `span` has the rest of what a waterfall of a trace needs."""
+    raw = "" if record.value is None else record.value[:_TEXT_MAX].decode(errors="replace")
+    found: dict[str, Any] = {
+        "own_time_ns": _whole(fields.get("time_unix_nano")),
+        "kind": _text(fields.get("kind")),
+        "service": service_of(fields) or None,
+        "severity": severity_of(record.value) or None,
+        "severity_text": _text(fields.get("severity_text")),
+        "text": (texts_of(fields) or [raw])[0][:_TEXT_MAX],
+        "span_id": _text(fields.get("span_id")),
+    }
+    if fields.get("kind") == "span":
+        found["span"] = {
+            "parent_span_id": _text(fields.get("parent_span_id")),
+            "span_kind": _text(fields.get("span_kind")),
+            "status_code": _text(fields.get("status_code")),
+            "start_ns": _whole(fields.get("time_unix_nano")),
+            "end_ns": _whole(fields.get("end_time_unix_nano")),
+        }
+    return found
+
+
+def _text(value: object) -> str | None:
+    return value[:_NAME_MAX] if isinstance(value, str) and value else None
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None

@@ -2,11 +2,12 @@
 
 A search for ids asks logd which ranges may hold them, and a scan reads the frames of these. The
 scan looks for the bytes of an id in all values of a frame at once; only records that hold them are
-parsed. It ends at the end that the log had when it began.
+parsed. In each partition it ends at the end that the log had when it came there.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.deploy.console.records import severity_of
 from penstock.logd.client import LogClient
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.batch import decode_body
@@ -29,18 +31,29 @@ _FETCH_BYTES: Final = 8 * 1024 * 1024
 _NEEDLES_MAX: Final = 8
 """Ids whose bytes are looked for one after the other; of more ids every record is parsed."""
 
+_PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,;:-]+")
+"""Characters that no encoder of JSON escapes."""
+
+_SEVERITY_MAX: Final = 24
+"""Severity numbers end there, as OpenTelemetry has them."""
+
 CHECKED_TOGETHER: Final = 100
 """Records that `Search.check` gets at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRange:
-    """Offsets of a partition to look at, `start` inclusive, `end` exclusive."""
+    """Offsets of a partition to look at, `start` inclusive, `end` exclusive.
+
+    Attributes:
+        problem: Why they cannot be read; empty: they may be.
+    """
 
     stream: str
     partition: int
     start: int
     end: int
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +114,33 @@ class Search:
     ids: tuple[str, ...] = ()
 
 
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a search is. The search writes it, and others may read it meanwhile.
+
+    Attributes:
+        is_to_end: Returns whether the search is to end with what it has found. It is called after
+            each frame and each partition, and may raise to end the search without a result.
+        partitions: Number of partitions to look at; 0: not known yet.
+        done: Number of those that were begun.
+        looked_at: Number of records that were looked at.
+        found: Number of records that were found.
+        parts: Number of jobs and collectors that are being asked; 0: the search is still in the
+            log.
+    """
+
+    is_to_end: Callable[[], bool] = _never
+    partitions: int = 0
+    done: int = 0
+    looked_at: int = 0
+    found: int = 0
+    parts: int = 0
+
+
 @dataclass(slots=True)
 class Findings:
     """The result of a search.
@@ -109,12 +149,14 @@ class Findings:
         records: Those that were found, in the order of the search.
         looked_at: Number of records that were looked at.
         is_cut: Whether the search ended at its limit, and there may be more.
+        is_ended: Whether it was ended before it had looked at everything.
         problems: Partitions that could not be read, each with the reason.
     """
 
     records: list[FoundRecord] = field(default_factory=list)
     looked_at: int = 0
     is_cut: bool = False
+    is_ended: bool = False
     problems: list[str] = field(default_factory=list)
 
 
@@ -126,11 +168,14 @@ class Scope:
         streams: Names of streams; empty: all of them.
         start: Its begin, in each partition.
         end: Its end.
+        after: Stream, partition and offset of the record behind which it goes on; None: everything
+            is looked at.
     """
 
     streams: tuple[str, ...] = ()
     start: Position = "earliest"
     end: Position = "latest"
+    after: tuple[str, int, int] | None = None
 
 
 def at_position(log: LogClient, stream: str, partition: int, offset: int) -> FoundRecord:
@@ -156,24 +201,30 @@ def at_position(log: LogClient, stream: str, partition: int, offset: int) -> Fou
     return FoundRecord(stream, partition, offset, missing=why)
 
 
-def ranges(log: LogClient, scope: Scope) -> list[PartitionRange]:
-    """The ranges of offsets of a scope, as they are now.
+def ranges(log: LogClient, scope: Scope, progress: Progress) -> Iterator[PartitionRange]:
+    """Yield the ranges of offsets of a scope, each as it is then, by stream and partition.
 
     Raises:
         RefusedError: `UNKNOWN_STREAM`.
         LogdError: logd cannot be asked.
     """
     streams = [log.stream(name) for name in scope.streams] if scope.streams else log.streams()
-    found = []
-    for stream in streams:
-        for part in stream.partitions:
-            first, end = log.offsets(stream.name, part.partition)
-            start = _resolved(log, stream.name, part.partition, scope.start, (first, end))
-            stop = _resolved(log, stream.name, part.partition, scope.end, (first, end))
-            found.append(
-                PartitionRange(stream.name, part.partition, max(first, start), min(end, stop))
-            )
-    return found
+    leaders = {(it.name, one.partition): one.leader for it in streams for one in it.partitions}
+    after = scope.after
+    parts = [it for it in sorted(leaders) if after is None or it >= after[:2]]
+    progress.partitions = len(parts)
+    for name, number in parts:
+        progress.done += 1
+        if leaders[name, number] is None:  # a question would wait for one until it times out
+            yield PartitionRange(name, number, 0, 0, "it has no leader")
+            continue
+        first, end = log.offsets(name, number)
+        if after is not None and (name, number) == after[:2]:
+            first = max(first, after[2] + 1)
+        if first < end:
+            start = _resolved(log, name, number, scope.start, (first, end))
+            stop = _resolved(log, name, number, scope.end, (first, end))
+            yield PartitionRange(name, number, max(first, start), min(end, stop))
 
 
 def _resolved(
@@ -208,8 +259,88 @@ def by_id(trace_ids: Collection[str], record_ids: Collection[str]) -> Search:
     return Search(select, check, (*trace_ids, *record_ids))
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is demanded of a record's service, text and severity; false: nothing.
+
+    Attributes:
+        service: The service; empty: any.
+        text: Text that the body or the name has, case counts; empty: any.
+        severity: Least severity number, a span that failed counts as an error; 0: any record.
+    """
+
+    service: str = ""
+    text: str = ""
+    severity: int = 0
+
+    def __bool__(self) -> bool:
+        """Return whether anything is demanded."""
+        return bool(self.service or self.text or self.severity)
+
+    def hold_for(self, value: bytes | None) -> bool:
+        """Return whether a record's value has it all."""
+        fields = fields_of(value)
+        return (
+            (not self.service or service_of(fields) == self.service)
+            and (not self.text or any(self.text in it for it in texts_of(fields)))
+            and (not self.severity or severity_of(value) >= self.severity)
+        )
+
+
+def service_of(fields: Mapping[str, Any]) -> str:
+    """The service of a record; empty: it says none."""
+    resource = fields.get("resource")
+    name = resource.get("service.name") if isinstance(resource, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def texts_of(fields: Mapping[str, Any]) -> list[str]:
+    """The body and the name of a record, as far as it has them."""
+    return [it for it in (fields.get("body"), fields.get("name")) if isinstance(it, str)]
+
+
+def by_terms(terms: Terms) -> Search:
+    """A search for records of a service, with a text, or of a severity."""
+
+    def select(_part: PartitionRange, _header: FrameHeader, rows: pa.RecordBatch) -> pa.Array:
+        values = rows.column("value")
+        mask = reduce(pc.and_kleene, _needles(terms, values), pa.array([True] * len(values)))
+        kept = pc.fill_null(mask, fill_value=False).to_pylist()
+        pairs = zip(kept, values.to_pylist(), strict=True)
+        return pa.array([it and terms.hold_for(value) for it, value in pairs], pa.bool_())
+
+    return Search(select, list)
+
+
+def narrowed(search: Search, terms: Terms) -> Search:
+    """A search for those records of another that have the terms, too."""
+
+    def check(candidates: list[FoundRecord]) -> list[FoundRecord]:
+        return [it for it in search.check(candidates) if terms.hold_for(it.value)]
+
+    return Search(search.select, check, search.ids)
+
+
+def _needles(terms: Terms, values: pa.Array) -> Iterator[pa.Array]:
+    """Yield which values have the bytes that a record with the terms has in any encoder's JSON."""
+    for text in (terms.service, terms.text):
+        plain = max(_PLAIN.findall(text), key=len, default="")
+        if plain:
+            yield pc.match_substring(values, plain.encode())
+    if terms.severity:
+        numbers = "|".join(map(str, range(terms.severity, _SEVERITY_MAX + 1)))
+        yield pc.match_substring_regex(
+            values, rf'"severity_number"\s*:\s*({numbers})|"status_code"\s*:\s*"ERROR"'.encode()
+        )
+
+
 def scan(
-    log: LogClient, parts: Sequence[PartitionRange], search: Search, *, limit: int
+    log: LogClient,
+    parts: Iterable[PartitionRange],
+    search: Search,
+    *,
+    limit: int,
+    progress: Progress | None = None,
 ) -> Findings:
     """Look at the records of some ranges, by logd's index of ids at those that may be wanted.
 
@@ -218,26 +349,38 @@ def scan(
         parts: The ranges.
         search: What is searched for.
         limit: Maximum records to find.
+        progress: Is told how far the search is, and may end it.
 
     Raises:
         LogdError: logd cannot be asked.
     """
     found = Findings()
+    progress = Progress() if progress is None else progress
     for part in (narrow for whole in parts for narrow in _narrowed(log, whole, search.ids)):
+        if part.problem:
+            found.problems.append(f"{part.stream}/{part.partition}: {part.problem}")
+            continue
         try:
-            for candidates in _candidates(log, part, search, found):
+            for candidates in _candidates(log, part, search, found, progress):
                 found.records += search.check(candidates)
+                progress.found = len(found.records)
                 if len(found.records) >= limit:
                     found.is_cut = True
                     del found.records[limit:]
                     return found
         except (RefusedError, CorruptError) as error:
             found.problems.append(f"{part.stream}/{part.partition}: {error}")
+        if found.is_ended or progress.is_to_end():
+            found.is_ended = True
+            return found
     return found
 
 
 def _narrowed(log: LogClient, part: PartitionRange, ids: Sequence[str]) -> Iterator[PartitionRange]:
     """Yield the parts of a range that may hold records with one of the ids."""
+    if part.problem:
+        yield part
+        return
     found = [(part.start, part.end)]
     if 0 < len(ids) <= IDS_PER_REQUEST_MAX:
         try:
@@ -250,7 +393,7 @@ def _narrowed(log: LogClient, part: PartitionRange, ids: Sequence[str]) -> Itera
 
 
 def _candidates(
-    log: LogClient, part: PartitionRange, search: Search, found: Findings
+    log: LogClient, part: PartitionRange, search: Search, found: Findings, progress: Progress
 ) -> Iterator[list[FoundRecord]]:
     """Yield the rows that a search selects, so many at a time as are checked together."""
     if part.start >= part.end:
@@ -264,12 +407,16 @@ def _candidates(
         for header, batch in batches:
             rows = slice_rows(header, batch, part.start, part.end)
             found.looked_at += rows.num_rows
+            progress.looked_at = found.looked_at
             mask = search.select(part, header, rows)
             if pc.any(mask, min_count=0).as_py():
                 held += _records(part, header, rows.filter(mask))
             while len(held) >= CHECKED_TOGETHER:
                 yield held[:CHECKED_TOGETHER]
                 held = held[CHECKED_TOGETHER:]
+            if progress.is_to_end():
+                found.is_ended = True
+                break
     if held:
         yield held
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.http_client import Answer, Posted, ask_json, one_line_of
-from penstock.deploy.console.poller import NATS
+from penstock.deploy.console.poller import NATS, NameResolver, addresses_of
 
 TRACE_PATH: Final = "/trace"
 """Path at a job's admin endpoint; `penstock.router.trace.service` describes it."""
@@ -22,6 +22,23 @@ TIMEOUT_S: Final = 30.0
 
 _NOT_ASKED: Final = re.compile(rf"({NATS}|logd|console)\b.*")
 """Names of parts of which a trace wants nothing at their admin endpoint."""
+
+
+MAX_CONCURRENT: Final = 16
+"""Parts that one trace asks at a time."""
+
+T = TypeVar("T")
+
+
+async def gather_bounded(asked: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """The answers to questions, of which `MAX_CONCURRENT` are under way at a time."""
+    room = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def ask(one: Coroutine[Any, Any, T]) -> T:
+        async with room:
+            return await one
+
+    return await asyncio.gather(*map(ask, asked))
 
 
 class PartUnavailableError(Exception):
@@ -59,10 +76,13 @@ class PartsClient:
 
     Args:
         config: Addresses and credentials.
+        names: Resolver of the names that stand for several parts.
     """
 
-    def __init__(self, config: ConsoleConfig) -> None:
+    def __init__(self, config: ConsoleConfig, names: NameResolver | None = None) -> None:
         self._config = config
+        self._names = names or NameResolver()
+        self._addresses: dict[str, tuple[str, str]] = {}
         self._stopped: dict[str, Ask] = {}
 
     def answer_for(self, job: str, ask: Ask) -> None:
@@ -70,10 +90,16 @@ class PartsClient:
         self._stopped[job] = ask
 
     async def statuses(self) -> Parts:
-        """Ask each part for its status."""
-        names = [name for name in self._config.parts if not _NOT_ASKED.fullmatch(name)]
-        answers = await asyncio.gather(*(self._ask(name, "/status") for name in names))
-        jobs, collectors, silent = {}, {}, {}
+        """Ask each part for its status; a part of `each_address` is one for each address."""
+        silent: dict[str, str] = {}
+        names = list[str]()
+        for name in self._config.parts:
+            if name in self._config.each_address:
+                names += await self._find_each(name, silent)
+            elif not _NOT_ASKED.fullmatch(name):
+                names.append(name)
+        answers = await gather_bounded([self._ask(name, "/status") for name in names])
+        jobs, collectors = {}, {}
         for name, answer in zip(names, answers, strict=True):
             status = answer.document or {}
             if status.get("component") == "router":
@@ -83,6 +109,17 @@ class PartsClient:
             elif answer.document is None:
                 silent[name] = answer.problem
         return Parts(jobs, collectors, silent)
+
+    async def _find_each(self, name: str, silent: dict[str, str]) -> list[str]:
+        """The names of the parts at each address of one that stands for several."""
+        config = self._config
+        try:
+            found = await addresses_of(name, config.parts[name], self._names, config.timeout_s)
+        except (OSError, ValueError) as error:
+            silent[name] = str(error) or type(error).__name__
+            return []
+        self._addresses |= {part: (name, address) for part, address in found.items()}
+        return [*found]
 
     async def ask_job(self, name: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ask a job about records.
@@ -106,8 +143,9 @@ class PartsClient:
         return await self._post(name, RECORDS_PATH, document)
 
     async def _post(self, name: str, path: str, document: Mapping[str, Any]) -> Mapping[str, Any]:
-        token_file = self._config.access_to(name).token_file
-        is_secure = self._config.parts[name].startswith("https://")
+        configured, _ = self._addresses.get(name, (name, None))
+        token_file = self._config.access_to(configured).token_file
+        is_secure = self._config.parts[configured].startswith("https://")
         try:
             token = one_line_of(token_file) if is_secure and token_file is not None else ""
         except (OSError, ValueError) as error:
@@ -118,11 +156,13 @@ class PartsClient:
         return answer.document
 
     async def _ask(self, name: str, path: str, posted: Posted | None = None) -> Answer:
+        configured, address = self._addresses.get(name, (name, None))
         return await ask_json(
-            f"{self._config.parts[name].rstrip('/')}{path}",
-            self._config.access_to(name),
+            f"{self._config.parts[configured].rstrip('/')}{path}",
+            self._config.access_to(configured),
             timeout_s=self._config.timeout_s if posted is None else TIMEOUT_S,
             posted=posted,
+            address=address,
         )
 
 

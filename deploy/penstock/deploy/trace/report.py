@@ -20,7 +20,7 @@ def report(trace: Trace) -> Iterator[str]:
         yield f"no record found; {pluralize(trace.looked_at, 'record', form=',')} looked at"
     if trace.is_cut:
         yield f"the search ended at {pluralize(len(trace.records), 'record')}: --limit shows more"
-    yield from trace.edges
+    yield from map(edge_text, trace.edges)
     for name, state in trace.stopped.items():
         yield f"{name}: {state}"
     for name, reason in trace.silent.items():
@@ -40,14 +40,31 @@ def _record(trace: RecordTrace) -> Iterator[str]:
     width = max((len(_name(it)) for it in trace.sinks), default=0)
     for verdict in trace.sinks:
         fate = str(verdict["fate"]).replace("_", " ")
-        yield f"  {_name(verdict):<{width}}  {fate:<12}  {'; '.join(_about(verdict))}".rstrip()
+        yield f"  {_name(verdict):<{width}}  {fate:<12}  {'; '.join(sentences(verdict))}".rstrip()
+
+
+def edge_text(edge: Mapping[str, Any]) -> str:
+    """What a collector says of a record that is in no stream, in a line."""
+    collector = edge["collector"]
+    if edge["fate"] == "unrecorded":
+        return (
+            f"{collector} dropped {edge['records']:,} more in that time and has no record of them"
+        )
+    service = edge["service"] or "no service"
+    about = f"{time_text(edge['time_ns'])}, {collector}, source {edge['source']}, {service}"
+    if edge["fate"] == "dropped":
+        return f"not in the log: {about}: {edge['reason']} by {edge['step']}: {edge['text']}"
+    replayed = ", put back since" if edge["replayed"] else ""
+    return f"not in the log: {about}: in quarantine{replayed}: {edge['reason']}"
 
 
 def _name(verdict: Mapping[str, Any]) -> str:
     return f"{verdict['job']}/{verdict['sink']}"
 
 
-def _origin(origin: Origin) -> str:
+def _origin(origin: Origin | None) -> str:
+    if origin is None:
+        return "the parts were not asked"
     if origin.collector is None:
         known = origin.reason
     else:
@@ -57,7 +74,8 @@ def _origin(origin: Origin) -> str:
     return f"{known}, received {time_text(origin.received_ns)}"
 
 
-def _about(verdict: Mapping[str, Any]) -> Iterator[str]:
+def sentences(verdict: Mapping[str, Any]) -> Iterator[str]:
+    """What a verdict says, without the sink and the fate."""
     yield from _ABOUT.get(verdict["fate"], _reason)(verdict)
     yield from verdict.get("notes", ())
 

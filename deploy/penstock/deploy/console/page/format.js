@@ -61,3 +61,21 @@ export function keeps(keep) {
 
 /** A day of the last week. */
 export const weekday = (unix) => `${new Date(unix * 1000).toLocaleDateString("en", { weekday: "short" })} ${new Date(unix * 1000).getDate()}`;
+
+/** The day, of milliseconds since 1970, as the time of day is: in the browser's zone. */
+export function date(ms) {
+  const day = new Date(ms);
+  const two = (n) => String(n).padStart(2, "0");
+  return `${day.getFullYear()}-${two(day.getMonth() + 1)}-${two(day.getDate())}`;
+}
+
+/** A moment of nanoseconds since 1970, in UTC. */
+export const instant = (ns) => new Date(ns / 1e6).toISOString().replace("T", " ");
+
+/** A time that passed, in nanoseconds, for spans. */
+export function duration(ns) {
+  if (ns < 1e3) return `${Math.round(ns)} ns`;
+  if (ns < 1e6) return `${(ns / 1e3).toFixed(ns < 1e4 ? 1 : 0)} µs`;
+  if (ns < 1e9) return `${(ns / 1e6).toFixed(ns < 1e7 ? 1 : 0)} ms`;
+  return ns < 6e10 ? `${(ns / 1e9).toFixed(2)} s` : span(ns / 1e6);
+}

@@ -8,12 +8,13 @@ import { span } from "./format.js";
 import { view as overview } from "./overview.js";
 import { view as pipeline } from "./pipeline.js";
 import { view as routers } from "./routers.js";
+import { view as search } from "./search.js";
 import { begin, isSilent, listen, silentSince, token } from "./store.js";
 import { view as specs } from "./specs.js";
 import { view as streams } from "./streams.js";
 import { view as tail } from "./tail.js";
 
-const VIEWS = { overview, pipeline, streams, collectors, routers, specs, tail, activity };
+const VIEWS = { overview, pipeline, streams, collectors, routers, specs, search, tail, activity };
 const main = document.getElementById("main");
 const overall = document.getElementById("overall");
 const banner = document.getElementById("banner");

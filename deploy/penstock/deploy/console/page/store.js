@@ -11,12 +11,14 @@ let answeredAt = performance.now();
 let timer = 0;
 const listeners = new Set();
 
-/** What went wrong with a request: its message is for people, `code` for programs. */
+/** What went wrong with a request: its message is for people, `code` for programs; of a form,
+ * `fields` has what is wrong with each. */
 export class Refused extends Error {
   constructor(status, document) {
     super(document.error ?? `the console answered ${status}`);
     this.status = status;
     this.code = document.code ?? "";
+    this.fields = document.fields ?? {};
   }
 }
 
