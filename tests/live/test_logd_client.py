@@ -160,7 +160,8 @@ class Breaking:
                 if not left:
                     break
                 left -= 1
-                writer.write(encode_response({"id": request["id"], "streams": [], "cursors": []}))
+                answer = {"id": request["id"], "node": "a", "streams": [], "cursors": []}
+                writer.write(encode_response(answer))
         writer.close()
 
 

@@ -27,12 +27,21 @@ RECORDS = 6000
 STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
 
 
-def worker_that_writes(job: RouterJob) -> psutil.Process | None:
-    """A Python worker that has a file of the lake open now."""
+def writes(process: psutil.Process) -> bool:
+    """Return whether a file of the lake is open in it now."""
+    return any("_writing" in file.path for file in process.open_files())
+
+
+def stopped_while_it_writes(job: RouterJob) -> psutil.Process | None:
+    """A Python worker that has a file of the lake open, and does no more."""
     for process in psutil.Process(job.daemon.pid).children(recursive=True):
         try:
-            if any("_writing" in file.path for file in process.open_files()):
+            if not writes(process):
+                continue
+            process.suspend()
+            if writes(process):
                 return process
+            process.resume()
         except psutil.Error:  # it has just ended
             continue
     return None
@@ -55,8 +64,8 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_each_record_once(
         )
         try:
             job.daemon.start(within_s=60)
-            wait_until(lambda: worker_that_writes(job), within_s=120, what="a task that writes")
-            worker = wait_until(lambda: worker_that_writes(job), within_s=60)
+            stopped = partial(stopped_while_it_writes, job)
+            worker = wait_until(stopped, within_s=120, what="a task that writes", momentary=True)
             assert worker is not None
             worker.kill()
             wait_until(lambda: job.delivered() == RECORDS, within_s=180, what="every record")
