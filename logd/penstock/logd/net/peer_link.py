@@ -169,7 +169,7 @@ class PeerLink:
                 )
                 backoff.reset()
                 try:
-                    await self._talk(channel)
+                    await self._exchange(channel)
                 finally:
                     channel.close()
             except (OSError, EOFError, CorruptError, RefusedError) as error:
@@ -178,13 +178,13 @@ class PeerLink:
                 self._lose(reason)
             await asyncio.sleep(backoff.next_wait(self._rng.random()))
 
-    async def _talk(self, channel: Channel) -> None:
-        """Send and hear until the connection ends."""
+    async def _exchange(self, channel: Channel) -> None:
+        """Send and receive until the connection ends."""
         self.problem = ""
         self.counts.connected += 1
         _log.info("peer connected", peer=self.peer, address=self.address)
         self._channel = channel
-        reachability = asyncio.create_task(channel.consume(self._hear, ahead_max=AHEAD_MAX))
+        reachability = asyncio.create_task(channel.consume(self._consume, ahead_max=AHEAD_MAX))
         sending = asyncio.create_task(self._send(channel))
         try:
             done, _ = await asyncio.wait(
@@ -198,7 +198,7 @@ class PeerLink:
         for task in done:
             task.result()
 
-    def _hear(self, data: bytearray) -> int:
+    def _consume(self, data: bytearray) -> int:
         position = 0
         while (frame := next_frame(data, position)) is not None:
             kind, body, position = frame

@@ -1,8 +1,7 @@
 """Acks and refusals on their way to publishers, over their own NATS connection.
 
 What one turn of the event loop brings goes out in one write, at its end. When NATS does not take
-acks fast enough they are dropped and counted: the publisher
-asks again and learns of the duplicate.
+acks fast enough they are dropped and counted: the publisher asks again and learns of the duplicate.
 """
 
 import asyncio

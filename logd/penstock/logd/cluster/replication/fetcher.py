@@ -97,7 +97,7 @@ class Fetcher:
         self._session = clock.unix_ns()
         self._asking = FetchSessionClient(self._session)
         self._channel: Channel | None = None
-        self._stirred = False
+        self._send_planned = False
         self._unsent: deque[memoryview] = deque()
         self._failure: OSError | None = None
         self._in_hand: dict[PartitionId, int] = {}
@@ -110,7 +110,7 @@ class Fetcher:
         if fetch.wants:  # what it was given before is in its log
             self._let_go(key)
         self._asking.update(key, fetch)
-        self._stir()
+        self._plan_send()
 
     def forget(self, key: PartitionId) -> None:
         """The partition is not fetched from there any more."""
@@ -131,7 +131,7 @@ class Fetcher:
             await self._needed()
             self._moved.clear()
             before = self.counts.responses
-            self.problem = await self._connect_and_talk()
+            self.problem = await self._connect_and_exchange()
             if not self.problem:
                 continue
             if self.counts.responses > before:  # one that refuses is not pressed
@@ -145,7 +145,7 @@ class Fetcher:
             wake.clear()
             await wake.wait()
 
-    async def _connect_and_talk(self) -> str:
+    async def _connect_and_exchange(self) -> str:
         """Fetch over one connection; returns why it ended, or nothing when it is not needed."""
         connected = False
         try:
@@ -157,7 +157,7 @@ class Fetcher:
             self.problem = ""
             _log.info("fetching", peer=self._peer, address=self._address)
             try:
-                await self._talk(channel)
+                await self._exchange(channel)
             finally:
                 channel.close()
         except EOFError:
@@ -173,11 +173,11 @@ class Fetcher:
             self._lose(reason)
         return reason
 
-    async def _talk(self, channel: Channel) -> None:
+    async def _exchange(self, channel: Channel) -> None:
         """Send and receive until the connection ends, or is not needed."""
         self._channel = channel
         tasks = [
-            asyncio.create_task(channel.consume(self._hear, ahead_max=_AHEAD_MAX)),
+            asyncio.create_task(channel.consume(self._consume, ahead_max=_AHEAD_MAX)),
             asyncio.create_task(self._send(channel)),
             asyncio.create_task(self._moved.wait()),
         ]
@@ -195,17 +195,17 @@ class Fetcher:
 
     # To the leader's node.
 
-    def _stir(self) -> None:
+    def _plan_send(self) -> None:
         """There may be something to send: at the end of this turn, so that it is sent together."""
         if self._channel is None:
             self._wanted.set()
-        elif not self._stirred:
-            self._stirred = True
-            self._dispatcher.at_end(self._say)
+        elif not self._send_planned:
+            self._send_planned = True
+            self._dispatcher.at_end(self._send_due)
 
-    def _say(self) -> None:
+    def _send_due(self) -> None:
         """Send what there is to send, as far as the connection takes it at once."""
-        self._stirred = False
+        self._send_planned = False
         if self._channel is None or self._unsent:  # what is being sent goes on from here
             return
         try:
@@ -222,7 +222,7 @@ class Fetcher:
 
     async def _send(self, channel: Channel) -> None:
         """Send what the connection did not take at once, and that this node is still there."""
-        self._say()
+        self._send_due()
         while self._asking:
             try:
                 async with asyncio.timeout(_STILL_HERE_S):
@@ -235,11 +235,11 @@ class Fetcher:
             while self._unsent:
                 await channel.send(self._unsent[0], stall_s=_STALL_S)
                 self._unsent.popleft()
-            self._say()
+            self._send_due()
 
     # From the leader's node.
 
-    def _hear(self, data: bytearray) -> int:
+    def _consume(self, data: bytearray) -> int:
         return self._dispatcher.run(partial(self._take_responses, data))
 
     def _take_responses(self, data: bytearray) -> int:
@@ -267,7 +267,7 @@ class Fetcher:
         self.counts.responses += 1
         self.counts.frames += sum(map(len, taken))
         self.counts.frames_bytes += len(data)
-        self._stir()
+        self._plan_send()
         for part, frames in zip(response.parts, taken, strict=True):
             hosted = self._find(part.key)
             if hosted is not None:

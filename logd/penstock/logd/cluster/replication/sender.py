@@ -490,13 +490,13 @@ class ReplicaFetchServer:
         """A core has an answer for the node."""
         if self._serving is not None:
             self._serving.answer(key, answer)
-            self._stir()
+            self._plan_send()
 
     def touch(self, key: PartitionId) -> None:
         """There may be news of a partition; the response leaves at the end of this turn."""
         if self._serving is not None:
             self._serving.touch(key)
-            self._stir()
+            self._plan_send()
 
     async def run(self) -> None:
         """Serve until the connection ends.
@@ -505,7 +505,9 @@ class ReplicaFetchServer:
             OSError, EOFError: It has ended.
             CorruptError, RefusedError: The other node does not keep to the protocol.
         """
-        reachability = asyncio.create_task(self._channel.consume(self._hear, ahead_max=_AHEAD_MAX))
+        reachability = asyncio.create_task(
+            self._channel.consume(self._consume, ahead_max=_AHEAD_MAX)
+        )
         sending = asyncio.create_task(self._send())
         try:
             done, _ = await asyncio.wait(
@@ -525,7 +527,7 @@ class ReplicaFetchServer:
 
     # What the follower's node says.
 
-    def _hear(self, data: bytearray) -> int:
+    def _consume(self, data: bytearray) -> int:
         return self._feeding.dispatcher.run(partial(self._take_requests, data))
 
     def _take_requests(self, data: bytearray) -> int:
@@ -559,15 +561,15 @@ class ReplicaFetchServer:
                 self._serving.answer(key, _not_here(fetch))
             else:
                 hosted.handle(FetchCame(fetch))
-        self._stir()
+        self._plan_send()
 
-    def _stir(self) -> None:
+    def _plan_send(self) -> None:
         """There may be something to say: at the end of this turn, so that it is said together."""
         if not self._changed_reports:
             self._changed_reports = True
-            self._feeding.dispatcher.at_end(self._say)
+            self._feeding.dispatcher.at_end(self._send_due)
 
-    def _say(self) -> None:
+    def _send_due(self) -> None:
         """Send what there is to say, as far as the connection takes it at once."""
         self._changed_reports = False
         if self._unsent or self._serving is None:  # what is being sent goes on from here
@@ -598,7 +600,7 @@ class ReplicaFetchServer:
             while self._unsent:
                 await self._channel.send(self._unsent[0], stall_s=_STALL_S)
                 self._unsent.popleft()
-            self._say()
+            self._send_due()
 
     def _arm(self, serving: FetchSessionHandler) -> None:
         """Wake when what waits for a time is due; a timer that would come earlier stays."""
@@ -613,7 +615,7 @@ class ReplicaFetchServer:
 
     def _wake(self) -> None:
         self._timer = None
-        self._say()
+        self._send_due()
 
     def _respond(self) -> Sequence[bytes] | None:
         """The next response, ready to be sent; None: there is none now."""
