@@ -6,7 +6,7 @@ collector's, nats-server's and logd's. CPU time and memory are the collector's a
 
     p  one file of JSON lines as structured loggers write them, then one of plain lines, then one of
        eleven well-known formats in turns, then one of each; the peers are rsyslogd and syslog-ng,
-       where they can be had, from file to file
+       where they can be had, from file to file; then with a filter that drops each tenth line
     q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged; then
        the same records by HTTP as other products' senders post them, on 4 connections
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
@@ -56,6 +56,8 @@ RESTART_TITLE: Final = "a collector that starts with a full spool"
 SPECS_TITLE: Final = "records of the spec library through the collector into logd"
 FORWARD_TITLE: Final = "Fluent forward chunks through the collector into logd"
 COLLECTOR: Final = "collector"
+JOURNAL: Final = "drop journal"
+NO_JOURNAL: Final = "no drop journal"
 _IN_FLIGHT: Final = 8
 _ASK_S: Final = 0.25
 """Between looks at the status, which is made of CPU time of the collector."""
@@ -92,6 +94,7 @@ def run_files(bench: Bench) -> Iterator[Case]:
     yield from cases("plain lines of 250 B", plain_lines, 110_000, 1.2)
     yield from cases("lines of eleven formats", lines_of_all, 110_000, None)
     yield _run_formats(bench)
+    yield _run_drops(bench)
 
 
 def _run_formats(bench: Bench) -> Case:
@@ -108,6 +111,26 @@ def _run_formats(bench: Bench) -> Case:
         shutil.rmtree(directory)
         if counts:
             case.add(name, count / max(took.processor_s, 1e-3))
+    return case
+
+
+def _run_drops(bench: Bench) -> Case:
+    """A filter drops each tenth line; with the drop journal and without."""
+    settings = {JOURNAL: True, NO_JOURNAL: False}
+    case = Case(
+        "p", "each tenth line dropped: CPU time", "ms/10k records", "lower",
+        compare={JOURNAL: (NO_JOURNAL,)}, aims=(Aim(JOURNAL, NO_JOURNAL, 1.02),),
+    )  # fmt: skip
+    count = bench.pick(400_000, 100_000, 2 * BATCH) // BATCH * BATCH // 10 * 10
+    keep = {"type": "filter", "inputs": ["in"], "where": "severity_number >= 9"}
+    for number, (name, counts) in enumerate(bench.turns("p, drops", tuple(settings))):
+        directory = bench.directory / f"pd{number}"
+        options = {"transforms": {"keep": keep}, "drops": {"enabled": settings[name]}}
+        feed = partial(_feed_lines, make=_lines_of_two_levels)
+        took = _through_collector(directory, "p", count, feed, count * 9 // 10, **options)
+        shutil.rmtree(directory)
+        if counts:
+            case.add(name, took.processor_s / count * 1e7)
     return case
 
 
@@ -213,8 +236,17 @@ def _cases(
     yield from (rate, core, cost, memory)
 
 
-def _through_collector(directory: Path, letter: str, count: int, feed: Feed) -> Took:
-    with _running(directory, letter) as setting:
+def _through_collector(
+    directory: Path,
+    letter: str,
+    count: int,
+    feed: Feed,
+    delivered: int | None = None,
+    **options: Any,
+) -> Took:
+    """Have so many records fed, all or `delivered` of which reach logd, and wait for that."""
+    delivered = count if delivered is None else delivered
+    with _running(directory, letter, **options) as setting:
         pid = setting.collector.daemon.pid
         peak = asked_s = 0.0
         begun_s, before_s = perf_counter(), cpu_seconds(pid)
@@ -225,17 +257,17 @@ def _through_collector(directory: Path, letter: str, count: int, feed: Feed) -> 
             if perf_counter() - asked_s < _ASK_S:
                 return False
             peak, asked_s = max(peak, memory_mib(pid)), perf_counter()
-            return int(setting.collector.account("in").get("delivered", 0)) >= count
+            return int(setting.collector.account("in").get("delivered", 0)) >= delivered
 
-        wait_until(is_done, within_s=600, what=f"{count} records delivered")
+        wait_until(is_done, within_s=600, what=f"{delivered} records delivered")
         took = Took(perf_counter() - begun_s, cpu_seconds(pid) - before_s, peak)
         account = setting.collector.account("in")
-        assert account["delivered"] == count, account
+        assert account["delivered"] == delivered, account
         return took
 
 
 @contextmanager
-def _running(directory: Path, letter: str) -> Iterator[Setting]:
+def _running(directory: Path, letter: str, **more: Any) -> Iterator[Setting]:
     directory.mkdir(parents=True)
     port, file = free_port(), directory / "app.log"
     sources: dict[str, dict[str, Any]] = {
@@ -255,7 +287,7 @@ def _running(directory: Path, letter: str) -> Iterator[Setting]:
         source = {"name": "in", **sources[letter]}
         options = {
             "batch": {"max_age_ms": 200}, "checkpoint_interval_s": 1,
-            "spool": {"max_bytes": 4 << 30},
+            "spool": {"max_bytes": 4 << 30}, **more,
         }  # fmt: skip
         collector = Collector(directory / "collector", nats.url, [source], **options)
         place = directory / "in.sock" if letter == "x" else file
@@ -307,11 +339,16 @@ def plain_line(number: int) -> bytes:
     return text.ljust(249, "n").encode() + b"\n"
 
 
-def file_line(number: int) -> bytes:
+def _lines_of_two_levels(count: int) -> Iterator[bytes]:
+    """Those of `file_line`, each tenth for debugging."""
+    return (file_line(number, "info" if number % 10 else "debug") for number in range(count))
+
+
+def file_line(number: int, level: str = "info") -> bytes:
     """One of 250 bytes, as structured loggers write it."""
     line = {
         "timestamp": "2026-01-02T03:04:05.123456Z",
-        "level": "info",
+        "level": level,
         "event": "order placed",
         "order_id": f"o-{number:08}",
         "items": 3,
