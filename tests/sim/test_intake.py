@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from penstock.logd.format.batch import decode_body
 from penstock.logd.intake.dedup import Dedup
 from penstock.logd.intake.intake import Intake
 from penstock.logd.intake.options import stored_message_id
@@ -66,8 +66,9 @@ def _from_the_log_only(intake: Intake, log: CommitLog, now_ns: int) -> None:
 def _by_frame_time(intake: Intake, log: CommitLog, now_ns: int) -> None:
     """Ids count from the youngest record of their frame."""
 
-    def recall_ids(self: Dedup, header: Any, batch: pa.RecordBatch, now_ns: int) -> None:
-        pairs = [] if header.producer_sequence else batch.column("headers").to_pylist()
+    def recall_ids(self: Dedup, header: Any, body: bytes, now_ns: int) -> None:
+        headers = decode_body(body).column("headers")
+        pairs = [] if header.producer_sequence else headers.to_pylist()
         for delta, some in enumerate(pairs):
             message_id = stored_message_id(some or ())
             if message_id is not None:

@@ -202,6 +202,18 @@ async def test_only_namespaces_and_types_that_are_wanted_are_asked_for(
     assert all("/namespaces/" in one and "type%3DWarning" in one for one in server.requests)
 
 
+async def test_namespaces_save_their_positions_one_after_the_other(
+    tmp_path: Path, server: FakeKubernetes, authority: Authority
+) -> None:
+    namespaces = [f"team-{number}" for number in range(24)]
+    async with watching(tmp_path, server, authority, namespaces=namespaces):
+        for namespace in namespaces:
+            await saved(tmp_path, server, namespace)
+    assert Checkpoint(tmp_path / "position").load() == {
+        "versions": dict.fromkeys(namespaces, str(server.version))
+    }
+
+
 async def test_the_first_start_may_leave_out_what_is_there(
     tmp_path: Path, server: FakeKubernetes, authority: Authority
 ) -> None:

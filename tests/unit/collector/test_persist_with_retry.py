@@ -130,7 +130,9 @@ class Points:
 
 
 def created_of(spool_writer: SpoolingIntake, *graphs: Points) -> CreatedRecords:
-    pipeline = SimpleNamespace(retired=[*graphs[:-1]], graph=graphs[-1])
+    pipeline = SimpleNamespace(
+        retired=[*graphs[:-1]], graph=graphs[-1], record_drops=lambda _graph: None
+    )
     return CreatedRecords(
         cast("Pipeline", pipeline),
         spool=spool_writer.spool,

@@ -182,7 +182,7 @@ def test_what_is_not_answered_is_stored_whatever_its_headers_ask(
     kept = parse_headers(given.headers, 10)
     assert [(r.headers, r.value, r.key) for r in records] == [(kept, b"x", None)] * 2
     again = make_intake()
-    again.dedup.recall_ids(frame, decode_body(body), SECOND)
+    again.dedup.recall_ids(frame, body, SECOND)
     assert (len(again.dedup.message_ids), len(intake.dedup.message_ids)) == (0, 0)
     assert again.dedup.last_message_id == intake.dedup.last_message_id == b""
 
@@ -426,7 +426,7 @@ def test_what_was_stored_rebuilds_ids_and_producers() -> None:
     rebuilt = make_intake()
     for header, body in build_frames(items(effects), epoch=3):
         rebuilt.dedup.recall_producer(header, SECOND)
-        rebuilt.dedup.recall_ids(header, decode_body(body), SECOND)
+        rebuilt.dedup.recall_ids(header, body, SECOND)
         rebuilt.next_offset = header.next_offset
     assert rebuilt.dedup.last_message_id == b"b"
     effects = take(rebuilt, message(Nats_Msg_Id="a"), batch(0, 7), message(Nats_Msg_Id="b"))

@@ -184,12 +184,12 @@ def test_what_may_be_done_is_done_by_a_post_of_bounded_size() -> None:
     url = f"http://{server.start('127.0.0.1:0')}/do"
     shown = {"Authorization": "Bearer me"}
     assert _code(Request(url, headers=shown)) == 405
-    assert _code(Request(url, b"x" * 16_384, shown)) == 202
-    assert _code(Request(url, b"x" * 16_385, shown)) == 413
+    assert _code(Request(url, b"x" * 65_536, shown)) == 202
+    assert _code(Request(url, b"x" * 65_537, shown)) == 413
     assert _code(Request(url, b"x" * 5_000_000, shown)) == 413
     with urlopen(Request(url, b"now", shown), timeout=5) as answer:
         assert json.load(answer) == {"by": "Bearer me"}
-    assert done == [b"x" * 16_384, b"now"]
+    assert done == [b"x" * 65_536, b"now"]
     server.close(quietly=True)
 
 

@@ -93,6 +93,7 @@ class KubernetesEventsSource(Source):
         self._versions: dict[str, str] = {}
         self._trouble: dict[str, str] = {}
         self._stopping = asyncio.Event()
+        self._saving = asyncio.Lock()
 
     @override
     async def start(self) -> None:
@@ -191,10 +192,11 @@ class KubernetesEventsSource(Source):
 
     async def _save(self, namespace: str, version: str) -> None:
         self._versions[namespace] = version
-        try:
-            await asyncio.to_thread(self._checkpoint.save, {"versions": {**self._versions}})
-        except OSError as error:
-            self._spool_writer.log.warning("position_write_failed", error=error.strerror)
+        async with self._saving:  # each namespace saves, and the file is one
+            try:
+                await asyncio.to_thread(self._checkpoint.save, {"versions": {**self._versions}})
+            except OSError as error:
+                self._spool_writer.log.warning("position_write_failed", error=error.strerror)
 
 
 def _number(event: Object) -> int:
