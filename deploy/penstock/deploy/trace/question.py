@@ -52,7 +52,7 @@ class TraceQuestion:
 
     @property
     def terms(self) -> Terms:
-        """What it demands of a record's service, text and severity."""
+        """Return the conditions on a record's service, text and severity."""
         return Terms(self.service, self.text, self.severity)
 
     def check(self) -> None:

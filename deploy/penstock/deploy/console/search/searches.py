@@ -43,7 +43,7 @@ State = Literal["running", "done", "cancelled", "failed"]
 
 
 class TooManySearchesError(Exception):
-    """As many searches run as may; the text says how many."""
+    """The search is refused because the bound of concurrent searches is reached."""
 
 
 class SearchCancelledError(Exception):

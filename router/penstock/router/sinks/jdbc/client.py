@@ -324,7 +324,7 @@ class Database:
         return DatabaseError(str(text), state=state, kind=next(kinds, "other"))
 
     def _row_error(self, error: Any) -> Any:
-        """Of the error of a batch of rows, the error of the row that it is about."""
+        """Return the error of the row that the error of a batch is about."""
         found = error
         for _ in range(_CAUSES_MAX):
             if not self._is(found, "java.sql.BatchUpdateException"):
