@@ -8,13 +8,12 @@ is not a node, and noted beside.
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from time import perf_counter_ns
 
 from tests.bench.clusters import ReplicatedJetStream, logd_cluster, nats_cluster
 from tests.bench.figures import Aim, Case
-from tests.bench.footprint import wait_idle
+from tests.bench.footprint import percents, wait_idle
 from tests.bench.harness import Bench
-from tests.bench.machine import cpu_seconds, resident_bytes
+from tests.bench.machine import resident_bytes
 from tests.bench.systems import DEFAULT
 from tests.support.waiting import wait_until
 
@@ -43,23 +42,13 @@ def run(bench: Bench) -> Iterator[Case]:
             bench.progress.step("l: until nothing happens")
             wait_idle(bench.pick(_SETTLE_S, _SETTLE_S // 4, 1))
             for system, _ in bench.turns(f"l, {name}", (LOGD, DEFAULT), warm_up=False):
-                percents = _percents([*pids[system], beside], bench.pick(20, 5, 1))
-                cpu.add(system, max(percents[:-1]))
+                used = percents([*pids[system], beside], bench.pick(20, 5, 1))
+                cpu.add(system, max(used[:-1]))
                 memory.add(system, max(map(resident_bytes, pids[system])) / 2**20)
                 if system == LOGD:
-                    cpu.notes[system] = f"nats-server besides: {percents[-1]:.2g} %"
+                    cpu.notes[system] = f"nats-server besides: {used[-1]:.2g} %"
             memory.notes[LOGD] = f"nats-server besides: {resident_bytes(beside) / 2**20:.0f} MiB"
         yield from (cpu, memory)
-
-
-def _percents(pids: list[int], seconds: int) -> list[float]:
-    """CPU time of each process while time passes, in percent of a core."""
-    before = [cpu_seconds(pid) for pid in pids]
-    begun_ns = perf_counter_ns()
-    wait_idle(seconds)
-    took_s = (perf_counter_ns() - begun_ns) / 1e9
-    after = [cpu_seconds(pid) for pid in pids]
-    return [(end - start) / took_s * 100 for start, end in zip(before, after, strict=True)]
 
 
 def _logd(bench: Bench, stack: ExitStack, streams: int) -> tuple[list[int], int]:

@@ -6,23 +6,22 @@ collector's, nats-server's and logd's. CPU time and memory are the collector's a
 
     p  one file of JSON lines as structured loggers write them, then one of plain lines, then one of
        eleven well-known formats in turns, then one of each; the peers are rsyslogd and syslog-ng,
-       where they can be had, from file to file; then with a filter that drops each tenth line
+       where they can be had, from file to file; then with a filter that drops each tenth line;
+       then 3,000 files to which nothing is written
     q  OTLP over gRPC, protobuf, requests of 512 log records, 8 in flight, each acknowledged; then
-       the same records by HTTP as other products' senders post them, on 4 connections
+       the records of `tests.bench.protocol_bodies` by each protocol of `tests.bench.senders`
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
     w  the same into a spool from which nothing leaves, then kill -9 and start: until ready
     y  syslog as in RFC 5424 over TCP, counted frames; the same peers, to a file
     x  the spec library's framing: batches of 512 of m's records, 8 in flight, each acknowledged
 """
 
-import hashlib
 import json
 import os
 import shutil
 import signal
 import socket
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -30,17 +29,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-import grpc
 import msgpack
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tests.bench.agents import SYSLOG_NG, Agent, Took, agents, memory_mib
 from tests.bench.figures import Aim, Case
+from tests.bench.footprint import percents, wait_idle
 from tests.bench.gate import make_lines
 from tests.bench.harness import Bench
 from tests.bench.log_formats import FORMATS, lines_of, lines_of_all
 from tests.bench.machine import cpu_seconds
-from tests.bench.senders import BATCH, PROTOCOLS, Protocol, send
+from tests.bench.protocol_bodies import BATCH, an_id, shop_event
+from tests.bench.senders import DIFFERENT, FAMILIES, PROTOCOLS, Protocol, export, forward
 from tests.support.collector import Collector
 from tests.support.collector import encode_batch as encode_specs_batch
 from tests.support.logd import Logd
@@ -51,19 +51,17 @@ from tests.support.waiting import wait_until
 FILE_TITLE: Final = "a file through the collector into logd"
 OTLP_TITLE: Final = "OTLP requests through the collector into logd"
 SYSLOG_TITLE: Final = "syslog over TCP through the collector into logd"
-SENDERS_TITLE: Final = "log records by HTTP, protocol by protocol"
+SENDERS_TITLE: Final = "log records, spans and metric points, protocol by protocol"
 RESTART_TITLE: Final = "a collector that starts with a full spool"
 SPECS_TITLE: Final = "records of the spec library through the collector into logd"
 FORWARD_TITLE: Final = "Fluent forward chunks through the collector into logd"
 COLLECTOR: Final = "collector"
 JOURNAL: Final = "drop journal"
 NO_JOURNAL: Final = "no drop journal"
+IDLE: Final = "idle"
 _IN_FLIGHT: Final = 8
 _ASK_S: Final = 0.25
 """Between looks at the status, which is made of CPU time of the collector."""
-_DIFFERENT: Final = 64
-"""Requests that differ from each other; then they repeat."""
-_EXPORT: Final = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 Feed = Callable[["Setting", int], None]
 Peer = Callable[[Path, Feed, int], Took]
 Lines = Callable[[int], Iterable[bytes]]
@@ -95,6 +93,7 @@ def run_files(bench: Bench) -> Iterator[Case]:
     yield from cases("lines of eleven formats", lines_of_all, 110_000, None)
     yield _run_formats(bench)
     yield _run_drops(bench)
+    yield _run_idle(bench)
 
 
 def _run_formats(bench: Bench) -> Case:
@@ -134,6 +133,30 @@ def _run_drops(bench: Bench) -> Case:
     return case
 
 
+def _run_idle(bench: Bench) -> Case:
+    """Files that were read to their ends, and to which nothing is written."""
+    count = bench.pick(3_000, 3_000, 20)
+    case = Case(
+        "p", f"{count:,} files in which nothing happens", "% of a core", "lower",
+        aims=(Aim(COLLECTOR, None, 1.0),),
+    )  # fmt: skip
+    directory = bench.directory / "pi"
+    with _running(directory, IDLE) as setting:
+        for number in range(count):
+            _write_file(setting.file.with_name(f"app-{number}.log"), [plain_line(number)])
+        wait_until(
+            lambda: setting.collector.account("in").get("delivered", 0) == count,
+            within_s=120,
+            what=f"{count} files read",
+        )
+        wait_idle(bench.pick(20, 5, 1))
+        for name, _ in bench.turns("p, idle", (COLLECTOR,), warm_up=False):
+            (percent,) = percents([setting.collector.daemon.pid], bench.pick(20, 10, 1))
+            case.add(name, percent)
+    shutil.rmtree(directory)
+    return case
+
+
 def run_otlp(bench: Bench) -> Iterator[Case]:
     """q. Aim: 60,000 records a second on one core."""
     yield from _cases(bench, "q", "log records over gRPC", _feed_otlp, rate_min=60_000)
@@ -141,16 +164,19 @@ def run_otlp(bench: Bench) -> Iterator[Case]:
 
 def run_senders(bench: Bench) -> Iterator[Case]:
     """q. Each protocol beside OTLP."""
-    what = "log records by HTTP: for each second of the collector's CPU time"
-    case = Case("q", what, "records/s")
     count = bench.pick(200_000, 50_000, 2 * BATCH) // BATCH * BATCH
-    for number, (name, counts) in enumerate(bench.turns("q, by HTTP", bench.some(PROTOCOLS))):
-        directory = bench.directory / f"qh{number}"
-        took = _through_collector(directory, name, count, partial(_feed_http, PROTOCOLS[name]))
-        shutil.rmtree(directory)
-        if counts:
-            case.add(name, count / max(took.processor_s, 1e-3))
-    yield case
+    for what, protocols in FAMILIES.items():
+        name = f"{what} by protocol: for each second of the collector's CPU time"
+        case = Case("q", name, "records/s")
+        for number, (system, counts) in enumerate(bench.turns(f"q, {what}", bench.some(protocols))):
+            directory, protocol = bench.directory / f"qh{number}", protocols[system]
+            bodies = [protocol.make(body) for body in range(min(count // BATCH, DIFFERENT))]
+            feed = partial(_feed_protocol, protocol, bodies)
+            took = _through_collector(directory, system, count, feed)
+            shutil.rmtree(directory)
+            if counts:
+                case.add(system, count / max(took.processor_s, 1e-3))
+        yield case
 
 
 def run_forward(bench: Bench) -> Iterator[Case]:
@@ -252,17 +278,23 @@ def _through_collector(
         begun_s, before_s = perf_counter(), cpu_seconds(pid)
         feed(setting, count)
 
+        def taken() -> int:
+            protocol = PROTOCOLS.get(letter)
+            if protocol is not None and protocol.counter is not None:
+                stage = setting.collector.daemon.stage(f"source/{protocol.source}:in")
+                return int(stage["detail"].get(protocol.counter, 0))
+            return int(setting.collector.account("in").get("delivered", 0))
+
         def is_done() -> bool:
             nonlocal peak, asked_s
             if perf_counter() - asked_s < _ASK_S:
                 return False
             peak, asked_s = max(peak, memory_mib(pid)), perf_counter()
-            return int(setting.collector.account("in").get("delivered", 0)) >= delivered
+            return taken() >= delivered
 
         wait_until(is_done, within_s=600, what=f"{delivered} records delivered")
         took = Took(perf_counter() - begun_s, cpu_seconds(pid) - before_s, peak)
-        account = setting.collector.account("in")
-        assert account["delivered"] == delivered, account
+        assert taken() == delivered, setting.collector.account("in")
         return took
 
 
@@ -272,13 +304,14 @@ def _running(directory: Path, letter: str, **more: Any) -> Iterator[Setting]:
     port, file = free_port(), directory / "app.log"
     sources: dict[str, dict[str, Any]] = {
         "p": {"type": "file", "include": [str(file)], "service": "shop", "poll_ms": 50},
+        IDLE: {"type": "file", "include": [str(file.with_name("*.log"))], "service": "shop"},
         "q": {"type": "otlp", "grpc": f"127.0.0.1:{port}", "http": None},
         "r": {"type": "forward", "listen": f"127.0.0.1:{port}"},
         "x": {"type": "unix", "path": str(directory / "in.sock")},
         "y": {"type": "syslog", "udp": None, "tcp": f"127.0.0.1:{port}"},
         **{name: protocol.section(port) for name, protocol in PROTOCOLS.items()},
     }
-    streams = [{"name": "logs", "subject": "telemetry.logs.>"}]
+    streams = [{"name": "logs", "subject": "telemetry.>"}]
     with ExitStack() as stack:
         nats = RestartableNatsServer(directory / "nats")
         stack.callback(nats.close)
@@ -361,26 +394,19 @@ def file_line(number: int, level: str = "info") -> bytes:
 
 
 def _feed_otlp(setting: Setting, count: int) -> None:
-    bodies = _otlp_requests()
-    with grpc.insecure_channel(f"127.0.0.1:{setting.port}") as channel:
-        export: Any = channel.unary_unary(_EXPORT)
-        under_way: deque[Any] = deque()
-        for number in range(count // BATCH):
-            if len(under_way) == _IN_FLIGHT:
-                assert under_way.popleft().result() == b"", "refused in part"
-            under_way.append(export.future(bodies[number % _DIFFERENT]))
-        for future in under_way:
-            assert future.result() == b"", "refused in part"
+    export("logs.v1.LogsService", setting.port, _otlp_requests(), count // BATCH, _IN_FLIGHT)
 
 
-def _feed_http(protocol: Protocol, setting: Setting, count: int) -> None:
-    send(setting.port, protocol, count // BATCH)
+def _feed_protocol(
+    protocol: Protocol, bodies: Sequence[bytes], setting: Setting, count: int
+) -> None:
+    protocol.send(setting.port, bodies, count // BATCH)
 
 
 @cache
 def _otlp_requests() -> tuple[bytes, ...]:
     """All that differ; made in the round that does not count."""
-    return tuple(map(_otlp_request, range(_DIFFERENT)))
+    return tuple(map(_otlp_request, range(DIFFERENT)))
 
 
 def _otlp_request(request_number: int) -> bytes:
@@ -395,9 +421,9 @@ def _otlp_request(request_number: int) -> bytes:
     for number in range(first, first + BATCH):
         record = scope.log_records.add(
             time_unix_nano=1_700_000_000_000_000_000 + number, severity_number=9, flags=1,
-            trace_id=_id(number, 16), span_id=_id(number, 8),
+            trace_id=an_id(number, 16), span_id=an_id(number, 8),
         )  # fmt: skip
-        method, path, body, status = _event(number)
+        method, path, body, status = shop_event(number)
         record.body.string_value = body
         for key, text in (("http.request.method", method), ("url.path", path)):
             record.attributes.add(key=key).value.string_value = text
@@ -407,32 +433,17 @@ def _otlp_request(request_number: int) -> bytes:
     return encoded
 
 
-def _event(number: int) -> tuple[str, str, str, int]:
-    """The method, path, text and status of a record; no two texts are alike."""
-    method = ("GET", "POST", "GET", "PUT")[number % 4]
-    path = f"/{('cart', 'order', 'stock')[number % 3]}/{number % 997}/checkout"
-    body = (
-        f"order o-{number:08} of customer {number * 7919 % 100_000} was paid in shop {number % 7}"
-    )
-    return method, path, body, (200, 200, 201, 404)[number % 4]
-
-
-def _id(number: int, size: int) -> bytes:
-    """As random as those of senders, and always the same."""
-    return hashlib.blake2b(number.to_bytes(4), digest_size=size).digest()
-
-
 @cache
 def _forward_chunks() -> tuple[bytes, ...]:
     """All that differ; made in the round that does not count."""
-    return tuple(map(_forward_records, range(_DIFFERENT)))
+    return tuple(map(_forward_records, range(DIFFERENT)))
 
 
 def _forward_records(chunk: int) -> bytes:
     """The entries of a chunk, which differ from each other and from other chunks'."""
     packed = []
     for number in range(chunk * BATCH, (chunk + 1) * BATCH):
-        method, path, body, status = _event(number)
+        method, path, body, status = shop_event(number)
         entry = {"level": "info", "message": body, "http.request.method": method,
                  "url.path": path, "status": status, "duration_ms": number % 4000 / 4}  # fmt: skip
         packed.append(msgpack.packb([1_700_000_000, entry]))
@@ -440,16 +451,7 @@ def _forward_records(chunk: int) -> bytes:
 
 
 def _feed_forward(setting: Setting, count: int) -> None:
-    packed = _forward_chunks()
-    with socket.create_connection(("127.0.0.1", setting.port), timeout=60) as connection:
-        unpacker, acked = msgpack.Unpacker(), 0
-        chunks = count // BATCH
-        for number in range(chunks):
-            records = packed[number % _DIFFERENT]
-            connection.sendall(msgpack.packb(["shop", records, {"chunk": str(number)}]))
-            while number + 1 - acked >= (_IN_FLIGHT if number + 1 < chunks else 1):
-                unpacker.feed(connection.recv(65536))
-                acked += sum(1 for _ in unpacker)
+    forward(setting.port, _forward_chunks(), count // BATCH, _IN_FLIGHT)
 
 
 def _feed_specs(setting: Setting, count: int) -> None:

@@ -71,6 +71,16 @@ def wait_idle(seconds: float) -> None:
     wait_until(lambda: perf_counter_ns() >= until_ns, within_s=seconds + 60)
 
 
+def percents(pids: list[int], seconds: int) -> list[float]:
+    """CPU time of each process while time passes, in percent of a core."""
+    before = [cpu_seconds(pid) for pid in pids]
+    begun_ns = perf_counter_ns()
+    wait_idle(seconds)
+    took_s = (perf_counter_ns() - begun_ns) / 1e9
+    after = [cpu_seconds(pid) for pid in pids]
+    return [(end - start) / took_s * 100 for start, end in zip(before, after, strict=True)]
+
+
 def run(bench: Bench) -> Iterator[Case]:
     """Both systems with each number of streams."""
     counts = {Effort.SMOKE: (1, 2), Effort.QUICK: (1, 100, 1000)}.get(

@@ -1,102 +1,93 @@
-"""Log records as the senders of other products post them: the same record by each protocol.
+"""Senders of each protocol that a source takes from a network, and the addresses that they need.
 
-A request has 512 of them. What differs is what a protocol says besides: Splunk and Datadog repeat
-host and source with each record, Elasticsearch has a line before each. Loki says labels once, and
-its records are text, as its senders have it.
+Over HTTP and gRPC 4 requests are under way, and as many chunks of Fluent's forward protocol. Over
+TCP, where nothing is acknowledged, one connection is written to as fast as it takes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection
+from itertools import cycle, islice
 from typing import Any, Final
 
-import orjson
-import pyarrow as pa
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+import grpc
+import msgpack
 
-from penstock.collector.decode.senders.loki import PUSH
+from tests.bench import protocol_bodies as bodies
 
-BATCH: Final = 512
-_CONNECTIONS: Final = 4
+DIFFERENT: Final = 64
+"""Bodies that differ from each other; then they repeat."""
+_IN_FLIGHT: Final = 4
 _JSON: Final = {"content-type": "application/json"}
 _LINES: Final = {"content-type": "application/x-ndjson"}
+_TEXT: Final = {"content-type": "text/plain"}
 _PROTOBUF: Final = {"content-type": "application/x-protobuf"}
-_TEXT: Final = "an order was paid by card in the shop at the corner"
-_FIELDS: Final[Mapping[str, Any]] = {
-    "http.request.method": "GET", "url.path": "/cart/checkout", "status_code": 200,
-}  # fmt: skip
-_TIME_S: Final = 1_700_000_000
+_SNAPPY: Final = {**_PROTOBUF, "content-encoding": "snappy"}
+_WRITE_2: Final = {
+    "content-type": "application/x-protobuf;proto=io.prometheus.write.v2.Request",
+    "content-encoding": "snappy",
+}
+Send = Callable[[int, Sequence[bytes], int], None]
+"""Sends so many requests to a port, whose bodies come from the sequence in turns."""
 
 
-def _event(number: int) -> dict[str, Any]:
-    """A record as an object, as structured loggers write it."""
-    return {"level": "info", "message": _TEXT, "duration_ms": number / 4, **_FIELDS}
+def export(
+    service: str, port: int, given: Sequence[bytes], requests: int, in_flight: int = _IN_FLIGHT
+) -> None:
+    """Send OTLP over gRPC."""
+    method = f"/opentelemetry.proto.collector.{service}/Export"
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary(method)
+        under_way: deque[Any] = deque()
+        for body in _each(given, requests):
+            if len(under_way) == in_flight:
+                assert under_way.popleft().result() == b"", "refused in part"
+            under_way.append(call.future(body))
+        for future in under_way:
+            assert future.result() == b"", "refused in part"
 
 
-def _lines(made: Callable[[int], Iterable[Any]]) -> bytes:
-    return b"".join(orjson.dumps(one) + b"\n" for number in range(BATCH) for one in made(number))
+def forward(port: int, given: Sequence[bytes], requests: int, in_flight: int = _IN_FLIGHT) -> None:
+    """Send chunks of Fluent's forward protocol, whose entries are the bodies."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        unpacker, acked = msgpack.Unpacker(), 0
+        for number, packed in enumerate(_each(given, requests), 1):
+            connection.sendall(msgpack.packb(["shop", packed, {"chunk": str(number)}]))
+            while number - acked >= (in_flight if number < requests else 1):
+                unpacker.feed(connection.recv(65536))
+                acked += sum(1 for _ in unpacker)
 
 
-def _splunk(number: int) -> Iterable[Any]:
-    about = {"host": "host-1", "source": "till", "sourcetype": "shop", "index": "main"}
-    yield {"time": _TIME_S + number / 1000, **about, "event": _event(number)}
+def _post(
+    path: str, headers: Mapping[str, str], port: int, given: Sequence[bytes], requests: int
+) -> None:
+    """Send requests on a few connections, each answered before the next."""
+
+    def send_some(first: int) -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        for number in range(first, requests, _IN_FLIGHT):
+            connection.request("POST", path, given[number % len(given)], dict(headers))
+            answer = connection.getresponse()
+            content = answer.read()
+            assert answer.status in (200, 202, 204), (answer.status, content[:500])
+        connection.close()
+
+    with ThreadPoolExecutor(_IN_FLIGHT) as pool:
+        list(pool.map(send_some, range(_IN_FLIGHT)))
 
 
-def _elasticsearch(number: int) -> Iterable[Any]:
-    yield {"create": {"_index": "logs-shop"}}
-    yield {
-        "@timestamp": f"2026-01-02T03:04:05.{number:03}Z", "host": {"name": "host-1"},
-        "service": {"name": "shop"}, **_event(number),
-    }  # fmt: skip
+def _write(port: int, given: Sequence[bytes], requests: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        for body in _each(given, requests):
+            connection.sendall(body)
 
 
-def _datadog() -> bytes:
-    about = {"hostname": "host-1", "service": "shop", "ddsource": "till", "ddtags": "env:prod"}
-    message = {"message": _TEXT, "status": "info"}
-    return orjson.dumps(
-        [
-            {**about, **message, **_FIELDS, "timestamp": _TIME_S * 1000 + n, "duration_ms": n / 4}
-            for n in range(BATCH)
-        ]
-    )
-
-
-def _otlp() -> bytes:
-    request = ExportLogsServiceRequest()
-    element = request.resource_logs.add()
-    for key, text in (("service.name", "shop"), ("host.name", "host-1")):
-        element.resource.attributes.add(key=key).value.string_value = text
-    records = element.scope_logs.add().log_records
-    for number in range(BATCH):
-        record = records.add(time_unix_nano=_TIME_S * 10**9 + number, severity_number=9)
-        record.body.string_value = _TEXT
-        for key, text in (("http.request.method", "GET"), ("url.path", "/cart/checkout")):
-            record.attributes.add(key=key).value.string_value = text
-        record.attributes.add(key="status_code").value.int_value = 200
-        record.attributes.add(key="duration_ms").value.double_value = number / 4
-    encoded: bytes = request.SerializeToString()
-    return encoded
-
-
-def _loki_text(number: int) -> str:
-    return f"{_TEXT} GET /cart/checkout 200 in {number / 4} ms"
-
-
-def _loki_json() -> bytes:
-    values = [[f"{_TIME_S}{number:09}", _loki_text(number)] for number in range(BATCH)]
-    labels = {"app": "shop", "env": "prod", "level": "info"}
-    return orjson.dumps({"streams": [{"stream": labels, "values": values}]})
-
-
-def _loki_protobuf() -> bytes:
-    request = PUSH()
-    stream = request.streams.add(labels='{app="shop", env="prod", level="info"}')
-    for number in range(BATCH):
-        entry = stream.entries.add(line=_loki_text(number).encode())
-        entry.timestamp.seconds, entry.timestamp.nanos = _TIME_S, number
-    packed: bytes = pa.compress(request.SerializeToString(), codec="snappy", asbytes=True)
-    return packed
+def _each(given: Sequence[bytes], count: int) -> Iterator[bytes]:
+    return islice(cycle(given), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,47 +95,109 @@ class Protocol:
     """One way to send.
 
     Attributes:
-        source: Its type.
-        make: Makes a request's body.
-        key: The key of its address.
+        source: The type of the source that takes it.
+        send: Sends bodies.
+        make: Makes the body of a number.
+        key: The key of the source's address.
+        options: The source's other keys.
+        counter: What the source's stage counts for each record; None: delivered records count.
     """
 
     source: str
-    path: str
-    make: Callable[[], bytes]
-    headers: Mapping[str, str] = field(default_factory=lambda: _JSON)
+    send: Send
+    make: bodies.Body
     key: str = "listen"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    counter: str | None = None
 
     def section(self, port: int) -> dict[str, Any]:
         """The source's section in a configuration."""
-        others = {"grpc": None} if self.source == "otlp" else {}
-        return {"type": self.source, self.key: f"127.0.0.1:{port}", **others}
+        return {"type": self.source, self.key: f"127.0.0.1:{port}", **self.options}
 
 
-PROTOCOLS: Final[Mapping[str, Protocol]] = {
-    "otlp": Protocol("otlp", "/v1/logs", _otlp, _PROTOBUF, "http"),
-    "http": Protocol("http", "/", lambda: _lines(lambda number: [_event(number)]), _LINES),
-    "splunk_hec": Protocol("splunk_hec", "/services/collector", lambda: _lines(_splunk)),
-    "loki, JSON": Protocol("loki", "/loki/api/v1/push", _loki_json),
-    "loki, protobuf": Protocol("loki", "/loki/api/v1/push", _loki_protobuf, _PROTOBUF),
-    "elasticsearch": Protocol("elasticsearch", "/_bulk", lambda: _lines(_elasticsearch), _LINES),
-    "datadog": Protocol("datadog", "/api/v2/logs", _datadog),
+def _over_http(
+    source: str, path: str, make: bodies.Body, headers: Mapping[str, str] = _JSON
+) -> Protocol:
+    return Protocol(source, partial(_post, path, headers), make)
+
+
+def _over_tcp(source: str, make: bodies.Body, **more: Any) -> Protocol:
+    return Protocol(source, _write, make, "tcp", **more)
+
+
+def _otlp(
+    name: str, path: str, in_protobuf: bodies.Body, in_json: bodies.Body, what: str
+) -> dict[str, Protocol]:
+    """OTLP's three transports; the first one is that to which others are compared."""
+    binary, text = partial(_post, path, _PROTOBUF), partial(_post, path, _JSON)
+    return {
+        f"otlp{what}": Protocol("otlp", binary, in_protobuf, "http", {"grpc": None}),
+        f"otlp{what}, JSON": Protocol("otlp", text, in_json, "http", {"grpc": None}),
+        f"otlp{what}, gRPC": Protocol(
+            "otlp", partial(export, name), in_protobuf, "grpc", {"http": None}
+        ),
+    }
+
+
+def _socket(codec: str, make: bodies.Body) -> Protocol:
+    return _over_tcp("socket", make, options={"codec": codec})
+
+
+_LOKI: Final = "/loki/api/v1/push"
+_HEC: Final = "/services/collector"
+_REMOTE: Final = "/api/v1/write"
+_LOGS: Final[Mapping[str, Protocol]] = {
+    **_otlp("logs.v1.LogsService", "/v1/logs", bodies.otlp_logs, bodies.otlp_logs_json, ""),
+    "http, NDJSON": _over_http("http", "/", bodies.objects, _LINES),
+    "http, JSON": _over_http("http", "/", bodies.object_array),
+    "http, text": _over_http("http", "/", bodies.text_lines, _TEXT),
+    "splunk_hec, events": _over_http("splunk_hec", _HEC, bodies.splunk_events),
+    "splunk_hec, raw": _over_http(
+        "splunk_hec", f"{_HEC}/raw?host=host-1&sourcetype=shop", bodies.text_lines, _TEXT
+    ),
+    "loki, JSON": _over_http("loki", _LOKI, bodies.loki_json),
+    "loki, protobuf": _over_http("loki", _LOKI, bodies.loki_protobuf, _PROTOBUF),
+    "elasticsearch": _over_http("elasticsearch", "/_bulk", bodies.bulk, _LINES),
+    "datadog": _over_http("datadog", "/api/v2/logs", bodies.datadog_logs),
+    "forward": Protocol("forward", forward, bodies.forward_entries),
+    "syslog": _over_tcp("syslog", bodies.syslog, options={"udp": None}),
+    "socket, text": _socket("text", bodies.text_lines),
+    "socket, JSON": _socket("json", bodies.objects),
+    "socket, logfmt": _socket("logfmt", bodies.logfmt),
+    "socket, GELF": _socket("gelf", bodies.gelf),
+    "socket, CEF": _socket("cef", bodies.cef),
+    "socket, LEEF": _socket("leef", bodies.leef),
 }
-
-
-def send(port: int, protocol: Protocol, requests: int) -> None:
-    """Send one request again and again on a few connections, each answered before the next."""
-    body, headers = protocol.make(), dict(protocol.headers)
-
-    def send_some(count: int) -> None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=60)
-        for _ in range(count):
-            connection.request("POST", protocol.path, body, headers)
-            answer = connection.getresponse()
-            said = answer.read()
-            assert answer.status in (200, 202, 204), (answer.status, said[:500])
-        connection.close()
-
-    counts = [len(range(first, requests, _CONNECTIONS)) for first in range(_CONNECTIONS)]
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
-        list(pool.map(send_some, counts))
+_SPANS: Final[Mapping[str, Protocol]] = {
+    **_otlp(
+        "trace.v1.TraceService", "/v1/traces", bodies.otlp_spans, bodies.otlp_spans_json, ", spans"
+    ),
+    "zipkin": _over_http("zipkin", "/api/v2/spans", bodies.zipkin_spans),
+}
+_POINTS: Final[Mapping[str, Protocol]] = {
+    **_otlp(
+        "metrics.v1.MetricsService", "/v1/metrics", bodies.otlp_points, bodies.otlp_points_json,
+        ", points",
+    ),
+    "prometheus_remote_write 1.0": _over_http(
+        "prometheus_remote_write", _REMOTE, bodies.remote_write_1, _SNAPPY
+    ),
+    "prometheus_remote_write 2.0": _over_http(
+        "prometheus_remote_write", _REMOTE, bodies.remote_write_2, _WRITE_2
+    ),
+    "datadog, JSON": _over_http("datadog", "/api/v2/series", bodies.datadog_series),
+    "datadog, protobuf": _over_http(
+        "datadog", "/api/v2/series", bodies.datadog_payload, _PROTOBUF
+    ),
+    "statsd": _over_tcp(
+        "statsd", bodies.statsd, counter="samples_aggregated",
+        options={"udp": None, "flush_interval_s": 1},
+    ),
+}  # fmt: skip
+FAMILIES: Final[Mapping[str, Mapping[str, Protocol]]] = {
+    "log records": _LOGS,
+    "spans": _SPANS,
+    "metric points": _POINTS,
+}
+"""Protocols by what they send; the first of each is OTLP's."""
+PROTOCOLS: Final[Mapping[str, Protocol]] = {**_LOGS, **_SPANS, **_POINTS}

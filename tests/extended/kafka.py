@@ -108,6 +108,7 @@ def _knows(broker: Broker) -> bool:
 KAFKA: Final = Product(
     f"Apache Kafka {VERSION}", running,
     ("tests/extended/test_kafka.py", "tests/live/test_router_kafka.py",
-     "tests/live/test_router_server_sinks.py", "tests/live/test_router_previews.py"),
+     "tests/live/test_router_kafka_tasks.py", "tests/live/test_router_server_sinks.py",
+     "tests/live/test_router_previews.py"),
     "kafka",
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """What only a real broker does to the Kafka sink: it looks into messages, and fences producers."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -10,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from tests.support.killed_job import RECORDS, run_with_kills
 from tests.support.real_kafka import RealKafkaCase, broker
 from tests.support.sink_batches import NOW_NS, SCHEMA, batch, dead_letters, log_record
 from tests.support.waiting import wait_until
@@ -37,6 +39,13 @@ def case(tmp_path: Path) -> Iterator[RealKafkaCase]:
 
 def letters_of(context: Any) -> list[tuple[int, str]]:
     return [(letter["offset"], letter["code"]) for letter in dead_letters(context)]
+
+
+def producer_of(case: RealKafkaCase, partition: int = 0) -> Producer:
+    """One that takes the partition of the log from the sink."""
+    own = f"penstock.job.sink/logs.5f2c19aa/{partition}"
+    servers = f"127.0.0.1:{case.door.port}"
+    return Producer({"bootstrap.servers": servers, "transactional.id": own})
 
 
 def rows_but(odd: int, **columns: Any) -> Any:
@@ -90,13 +99,67 @@ def test_who_is_fenced_by_another_router_goes_on_once(case: RealKafkaCase) -> No
     sink, context = case.sink()
     first, rest = (batch([log_record(it) for it in part], first=part[0]) for part in PARTS)
     sink.write(first)
-    servers = f"127.0.0.1:{case.door.port}"
-    other = Producer({"bootstrap.servers": servers, "transactional.id": "penstock.job.sink"})
+    other = producer_of(case)
     other.init_transactions(30)
     sink.write(rest)
     assert case.stored() == Counter(range(8))
     assert "retries" in context.meter.stage("x", received=8, lag=0).detail
     assert dead_letters(context) == []
+
+
+def test_a_task_that_another_one_fences_leaves_the_rest_to_the_driver(case: RealKafkaCase) -> None:
+    case.in_tasks = True
+    sink, context = case.sink(batch={"max_records": 2})
+    sink.write(batch([log_record(it) for it in PARTS[0]]))
+    producer_of(case).init_transactions(30)
+    sink.write(batch([log_record(it) for it in PARTS[1]], first=PARTS[1][0]))
+    assert case.numbers() == list(range(8))
+    assert dead_letters(context) == []
+    assert context.meter.problem is None
+
+
+def test_a_transaction_that_a_killed_task_has_open_is_ended_by_the_next(
+    case: RealKafkaCase,
+) -> None:
+    case.in_tasks = True
+    killed = producer_of(case)
+    killed.init_transactions(30)
+    killed.begin_transaction()
+    killed.produce(case.run, json.dumps(log_record(0)).encode())
+    assert killed.flush(30) == 0
+    sink, context = case.sink()
+    sink.write(batch([log_record(number) for number in range(COUNT)]))
+    assert case.numbers() == list(range(COUNT))
+    with pytest.raises(KafkaException):
+        killed.commit_transaction(30)
+    assert case.numbers() == list(range(COUNT))
+    assert dead_letters(context) == []
+
+
+def test_transactions_that_tasks_have_open_hide_nothing_from_the_driver(
+    case: RealKafkaCase,
+) -> None:
+    """The job was killed as a whole; what its tasks had open in each partition is ended at once."""
+    sink, context = case.sink(timeout_s=10)
+    parts = [batch([log_record(number)], partition=number) for number in range(3)]
+    open_ = [producer_of(case, number) for number in range(3)]
+    for producer in open_:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(case.keys()["positions_topic"], b"{}", b"nobody sees it")
+        assert producer.flush(30) == 0
+    sink.write(pa.concat_tables(parts))
+    assert case.numbers() == [0, 1, 2]
+    assert context.meter.stage("x", received=3, lag=0).errors == 0
+    assert dead_letters(context) == []
+
+
+def test_a_job_whose_processes_are_killed_has_each_record_once_and_in_order(
+    case: RealKafkaCase, tmp_path: Path, nats_url: str
+) -> None:
+    sink = {"type": "kafka", **case.keys()}
+    run_with_kills(tmp_path, nats_url, sink, case.door.port, lambda: len(case.numbers()))
+    assert case.numbers() == list(range(RECORDS))
 
 
 def test_a_broker_that_stands_still_loses_and_doubles_nothing(case: RealKafkaCase) -> None:

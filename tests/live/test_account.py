@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from penstock.deploy.account.command import read_account
 from penstock.deploy.account.rows import Row, State, worst
 from penstock.deploy.cli import cli
+from penstock.logd.storage import Checkpoint
 from tests.support.collector import Collector, UnixSender, log_line
 from tests.support.console import FakePart
 from tests.support.logd import Logd
@@ -91,3 +92,46 @@ def test_an_account_over_real_parts_balances_and_names_the_part_that_is_off(
         assert result.exit_code == 69, result.output
         silent = [row for row in json.loads(result.stdout)["rows"] if row["stage"] == "part"]
         assert [row["part"] for row in silent] == [parts["logd"]]
+
+
+def test_records_that_a_killed_collector_reads_again_are_not_missing(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """A transform holds the lines of a file, which are delivered beside it.
+
+    logd counts what it has stored since its own start, which is before the collector's.
+    """
+    path = tmp_path / "app.log"
+    path.write_text("".join(f"line {number}\n" for number in range(PER_BATCH)))
+    sources = [{"type": "file", "name": "files", "include": [str(path)], "service": "app"}]
+    every = {"key": "resource.service.name", "merge": {"body": "concat"}, "window_s": 600}
+    options: dict[str, Any] = {
+        "transforms": {"joined": {"type": "reduce", "inputs": ["files"], **every}},
+        "output": {"inputs": ["files", "joined"]},
+    }
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "c", nats_url, sources, **options) as collector,
+    ):
+        parts = {
+            "collector": f"http://{collector.config['admin']}",
+            "logd": f"http://{logd.config['admin']}",
+        }
+
+        def is_noted() -> bool:
+            """Whether the checkpoint has what is done."""
+            queues = collector.daemon.status()["info"]["queues"].values()
+            noted = Checkpoint(collector.data_dir / "checkpoint").load() or {}
+            done = [queue["done"] for queue in queues]
+            return done == [sequence for *_, sequence in noted.get("lanes", ())]
+
+        wait_until(lambda: collector.account("files").get("delivered") == PER_BATCH, what="all")
+        wait_until(is_noted, what="a checkpoint")
+        collector.daemon.kill()
+        logd.restart()
+        collector.daemon.start()
+        wait_until(lambda: collector.account("files").get("repeated") == PER_BATCH, what="again")
+        assert collector.account("files")["delivered"] == PER_BATCH
+        assert len(logd.values("logs")) == PER_BATCH
+        found = account(parts)["collectors → log"]
+        assert (found.state, found.came) == (State.BALANCED, {"delivered": 0}), found

@@ -1,8 +1,9 @@
-"""The source datadog with the official client, to the log."""
+"""Datadog's official clients, of its API and of DogStatsD, with their sources, to the log."""
 
 from pathlib import Path
 
 import pytest
+from datadog.dogstatsd.base import DogStatsd
 from datadog_api_client import ApiClient, Configuration
 from datadog_api_client.exceptions import ApiException
 from datadog_api_client.v1.api.authentication_api import AuthenticationApi
@@ -70,3 +71,37 @@ def test_datadogs_client_sends_logs_and_series(tmp_path: Path, nats_url: str) ->
         assert {one["severity_text"] for one in found} == {"ERROR"}
         assert found[0]["attributes"] == {"lane": "7"}
         assert sorted(one["value"] for one in records(logd, "metrics")) == [0.0, 1.0, 2.0]
+
+
+def test_dogstatsds_client_sends_samples_events_and_checks(tmp_path: Path, nats_url: str) -> None:
+    source = {"type": "statsd", "udp": "127.0.0.1:0", "flush_interval_s": 0.2}
+    with collecting(tmp_path, nats_url, source) as (logd, collector):
+        host, port = endpoint(collector, "statsd").split(":")
+        with DogStatsd(
+            host, int(port), constant_tags=["env:test"], namespace="shop", cardinality="low"
+        ) as client:
+            for number in range(20):
+                client.increment("orders", tags=["lane:7"])
+                client.distribution("total", number)
+            client.decrement("orders", 5, tags=["lane:7"])
+            client.gauge("open", 3)
+            client.gauge_with_timestamp("then", 9, 1_764_268_800)
+            client.set("customers", "ada")
+            client.timing("taken", 250)
+            client.event("deployed", "version 2\nand a line", alert_type="warning")
+            client.service_check("db.up", DogStatsd.CRITICAL, message="gone")
+        client.stop()
+        client.close_socket()
+        sent = ("orders", "total", "open", "then", "customers", "taken")
+        names = {f"shop.{name}" for name in sent}
+        wait_until(lambda: names <= {one["name"] for one in records(logd, "metrics")})
+        wait_until(lambda: len(records(logd, "logs")) == 2)
+        points = [one for one in records(logd, "metrics") if one["name"] in names]
+        assert sum(one["value"] for one in points if one["name"] == "shop.orders") == 15
+        assert sum(one["count"] for one in points if one["name"] == "shop.total") == 20
+        assert {one["attributes"]["env"] for one in points} == {"test"}
+        (then,) = (one for one in points if one["name"] == "shop.then")
+        assert then["time_unix_nano"] == 1_764_268_800_000_000_000
+        logs = {one["event_name"]: one for one in records(logd, "logs")}
+        assert logs["dogstatsd.event"]["body"] == "deployed\nversion 2\nand a line"
+        assert logs["dogstatsd.service_check"]["severity_text"] == "ERROR"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from penstock.collector import failpoints
 from penstock.collector.cli.main import cli
 from tests.support.collector import Collector, UnixSender, log_line
 from tests.support.logd import Logd
@@ -101,3 +102,33 @@ def test_what_a_collector_dropped_is_found_running_after_a_kill_and_stopped(
         assert collector.daemon.stop() == 0
         assert lines_of("drops", "show", collector.data_dir, "--json") == again
         assert "none of them" in shown("drops", "ls", collector.data_dir, "--text", "zzz").stderr
+
+
+def test_a_kill_after_a_checkpoint_loses_no_drop(tmp_path: Path, nats_url: str) -> None:
+    """The process ends within a second of its first drop, when nothing but a checkpoint syncs."""
+    path = tmp_path / "c.sock"
+    sources = [{"type": "unix", "name": "apps", "path": str(path)}]
+    collector = Collector(
+        tmp_path / "c", nats_url, sources, transforms=TRANSFORMS, drops={"max_rate": 1e6}
+    )
+    whole = collector.daemon.program
+    collector.daemon.program = ("env", f"{failpoints.VARIABLE}=checkpoint_after_write:2", *whole)
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS),
+        collector,
+        UnixSender(path, "s", numbered, window=1) as sender,
+    ):
+        assert collector.daemon.wait(within_s=20) == -9
+        collector.daemon.program = whole
+        collector.daemon.start()
+        acked = sender.acked
+        wait_until(lambda: sender.acked > acked, what="an ack after the kill")
+        sender.stop()
+        wait_until(collector.is_idle, what="idle")
+        found = lines_of("drops", "show", collector.data_dir, "--json")
+        assert {one["text"] for one in found} >= {
+            f"number {number}"
+            for batch in range(sender.acked)
+            for number in range(batch * PER_BATCH, batch * PER_BATCH + 9)
+            if number % 3 == 0
+        }

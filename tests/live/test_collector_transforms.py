@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.logd.storage import Checkpoint
 from tests.support.collector import Collector, UnixSender, log_line
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
@@ -75,6 +76,56 @@ def test_a_graph_loses_nothing_through_a_kill(tmp_path: Path, nats_url: str) -> 
         assert account["copied"] == 2 * account["aggregated"] > 0
         counted = collector.account("counted")
         assert counted["delivered"] == counted["received"] + counted["recovered"] > 0
+
+
+def test_a_kill_in_a_window_loses_no_record_of_a_file(tmp_path: Path, nats_url: str) -> None:
+    """What transforms held is read again, also where their input had come through the spool."""
+    path, socket, beside = tmp_path / "app.log", tmp_path / "c.sock", tmp_path / "beside.log"
+    sources: list[dict[str, Any]] = [
+        {"type": "file", "name": "files", "include": [str(path)], "service": "app", "poll_ms": 20},
+        {"type": "file", "name": "beside", "include": [str(beside)], "service": "b", "poll_ms": 20},
+        {"type": "unix", "name": "apps", "path": str(socket)},
+    ]
+    inputs = ["files", "apps"]
+    every = {"key": "resource.service.name", "merge": {"body": "concat"}, "window_s": 4}
+    transforms = {
+        "joined": {"type": "reduce", "inputs": inputs, **every},
+        "counted": {"type": "logs_to_metrics", "inputs": inputs, "name": "n", "interval_s": 4},
+    }
+    lines = [f"line {number}" for number in range(60)]
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "c", nats_url, sources, transforms=transforms) as collector,
+    ):
+        for first in (0, 20, 40):
+            with path.open("a") as file, UnixSender(socket, f"s{first}", numbered, window=1) as app:
+                file.write("".join(f"{line}\n" for line in lines[first : first + 20]))
+                file.flush()
+                wait_until(lambda: app.acked >= 2, what="acks")
+            wait_until(
+                lambda: collector.account("files").get("aggregated", 0) >= 20,
+                what="lines that transforms hold",
+            )
+            with beside.open("a") as file:
+                file.write("beside\n")
+            wait_until(
+                lambda: position(collector, beside) == beside.stat().st_size,
+                what="a checkpoint of what was read since",
+            )
+            if first < 40:
+                collector.restart(kill=True)
+        wait_until(lambda: counted_in(logd) >= 60 + 3 * 2 * PER_BATCH, what="all counted")
+        collector.restart()
+        records = [json.loads(value) for value in logd.values("logs") if value]
+    found = "\n".join(record["body"] for record in records if record["kind"] == "log").split("\n")
+    assert set(lines) <= {*found}
+    assert {f"number {number}" for number in range(2 * PER_BATCH)} <= {*found}
+
+
+def position(collector: Collector, path: Path) -> int:
+    """How far the checkpoint says that a file is read."""
+    document = Checkpoint(collector.data_dir / "checkpoint").load() or {}
+    return next((one["position"] for one in document["files"] if one["path"] == str(path)), 0)
 
 
 def counted_in(logd: Logd) -> float:

@@ -31,6 +31,12 @@ def pid_of(data_dir: Path) -> int:
     return int((data_dir / "lock").read_text())
 
 
+def started_ms(collector: Collector) -> list[int]:
+    """When each worker started, as the collector says it."""
+    workers = collector.daemon.status()["info"]["workers"]
+    return [workers[worker]["started_ms"] for worker in "01"]
+
+
 def reload_all(collector: Collector, port: int) -> None:
     """What both can run by is applied by both; what one cannot, by none that comes after it."""
     wait_until(lambda: collector.daemon.status()["health"] == "ready", what="both are there")
@@ -89,13 +95,16 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
             return int(collector.daemon.stage(f"worker-{worker}/source/forward")["received"])
 
         wait_until(lambda: received(0) > 20 and received(1) > 20, what="both have received")
-        before = pid_of(second)
+        before, started = pid_of(second), started_ms(collector)
         os.kill(before, signal.SIGKILL)
         wait_until(lambda: collector.daemon.status()["health"] == "starting", what="one is away")
         kept = len(sender.kept)
         wait_until(lambda: len(sender.kept) > kept + 20, what="the other goes on")
         wait_until(lambda: received(1) > 20, within_s=60, what="it is back")
         assert pid_of(second) != before
+        (first, again), (same, then) = started_ms(collector), started
+        assert first == same
+        assert again > then
         reload_all(collector, port)
         sender.stop()
         wait_until(collector.is_idle, what="idle")

@@ -54,9 +54,12 @@ def remember_a_week(directory: Path) -> None:
 def statuses() -> dict[str, dict[str, object]]:
     account = {"received": 105, "recovered": 0, "delivered": 100, "held": 5, "difference": 0}
     spool = {"bytes": 950, "max_bytes": 1000}
+    sender = {"service": "checkout", "emitted": 112, "acked": 105, "dropped": {"queue_full": 3},
+              "queued": 4, "spooled": 0, "lost": 0, "difference": 0, "unseen": 0}  # fmt: skip
+    apps = {"senders": {"one": sender}, "ended": {}, "unreported": {}}
     collector = a_status(
         "collector", "collector", a_stage("source/unix", 105),
-        info={"reconciliation": {"unix": account}, "spool": spool},
+        info={"reconciliation": {"unix": account}, "apps": {"unix": apps}, "spool": spool},
     )  # fmt: skip
     logd = a_status("logd", "logd-1", a_stage("stream/logs", 100))
     router = a_status("router", "lake", a_stage("sink/lake", 90, lag=10))
@@ -202,6 +205,8 @@ def test_the_account_of_all_parts_is_the_first_thing_and_names_the_part_that_is_
         expect(rows).to_have_count(6)
         expect(account.locator("tr.off")).to_have_count(0)
         expect(rows.filter(has_text="log → sink")).to_contain_text("90 read + 10 waiting")
+        app = rows.filter(has_text="collector/checkout")
+        expect(app).to_contain_text("105 acked + 4 queued + 3 dropped (queue_full)")
         told["router"] = a_status(
             "router", "lake", a_stage("sink/lake", 90, sent=83, lag=10), info=told["router"]["info"]
         )

@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.search import (
     explained,
     searched_pipeline,
 )
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -110,6 +112,39 @@ def test_each_mistake_stands_next_to_its_field(seen: Watched, pipeline: Searched
     seen.errors.clear()
 
 
+def test_a_condition_is_read_by_a_job_and_its_mistakes_stand_next_to_it(
+    seen: Watched, pipeline: SearchedPipeline
+) -> None:
+    page = seen.page
+    show(page, pipeline)
+    where = page.get_by_label("Condition")
+    where.fill("service = 'cart'")
+    page.get_by_label("Service").fill("cart")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#error-where")).to_contain_text("a condition stands alone")
+    page.get_by_label("Service").fill("")
+    pipeline.job.answers["filter"] = (409, {"error": "where: there is no column boddy"})
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#error-where")).to_contain_text("there is no column boddy")
+    expect(where).to_be_focused()
+    pipeline.job.answers["filter"] = (200, {"filter": None})
+    pipeline.job.answers["match"] = lambda document: (
+        200,
+        {"records": [it[:3] for it in document["records"] if it[:3] == ["logs", 0, 12]]},
+    )
+    where.fill("service = 'cart' and body like '%12 placed'")
+    page.get_by_label("From", exact=True).select_option("earliest")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator(".found tbody tr")).to_have_count(1)
+    expect(page.locator(".found tbody tr")).to_contain_text("order 12 placed")
+    assert "where=service" in page.url
+    page.get_by_label("Jobs that do not run").select_option("yes")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#error-stopped")).to_contain_text("search.job_files names no job file")
+    assert all("400" in it for it in seen.errors)
+    seen.errors.clear()
+
+
 def test_what_never_reached_the_log_and_who_could_not_be_asked_is_named(
     seen: Watched, pipeline: SearchedPipeline
 ) -> None:
@@ -120,6 +155,8 @@ def test_what_never_reached_the_log_and_who_could_not_be_asked_is_named(
     expect(never).to_contain_text("filtered by quiet")
     expect(never).to_contain_text("in quarantine")
     expect(never).to_contain_text("7 records more that it dropped")
+    withheld = page.get_by_role("region", name="Not handed over")
+    expect(withheld).to_contain_text("12 dropped by the library (queue_full 12), 3 in memory")
     lacks = page.get_by_role("region", name="What the answer lacks")
     expect(lacks).to_contain_text("2 parts could not be asked")
     expect(lacks).to_contain_text(f"collector-{COLLECTORS - 1}")
@@ -161,7 +198,7 @@ def test_it_works_by_keyboard_alone(seen: Watched, pipeline: SearchedPipeline) -
     for _ in range(4):
         page.keyboard.press("Tab")
     page.keyboard.type("the b")  # the begin of the log
-    for _ in range(2):
+    for _ in range(4):  # the end, the jobs that do not run, the condition
         page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Search")).to_be_focused()
     page.keyboard.press("Enter")
@@ -212,19 +249,33 @@ def test_all_streams_were_looked_at(seen: Watched, pipeline: SearchedPipeline) -
     expect(page.locator(".found tbody tr")).to_have_count((STREAMS - 2 + 49) // 50)
 
 
-def test_a_long_search_shows_progress_is_cancelled_and_blocks_nothing(
-    seen: Watched, pipeline: SearchedPipeline
-) -> None:
-    page, job = seen.page, pipeline.job
-    before = job.answers["explain"]
-    goes_on = threading.Event()
+@contextmanager
+def slow_job(pipeline: SearchedPipeline) -> Iterator[None]:
+    """Within it the job `main` does not say what became of records."""
+    before, goes_on = pipeline.job.answers["explain"], threading.Event()
 
     def slow(document: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         goes_on.wait(60)
         return explained("main", document)
 
-    job.answers["explain"] = slow
+    pipeline.job.answers["explain"] = slow
     try:
+        yield
+    finally:
+        goes_on.set()
+        pipeline.job.answers["explain"] = before
+
+
+def searching() -> int:
+    """Threads of the console that search."""
+    return sum(it.name == "penstock-search" for it in threading.enumerate())
+
+
+def test_a_long_search_shows_progress_is_cancelled_and_blocks_nothing(
+    seen: Watched, pipeline: SearchedPipeline
+) -> None:
+    page = seen.page
+    with slow_job(pipeline):
         show(page, pipeline, "?service=checkout&text=declined")
         progress = page.get_by_role("region", name="Progress")
         expect(progress).to_contain_text(f"5 found; asking {COLLECTORS - 1} jobs and collectors")
@@ -237,9 +288,7 @@ def test_a_long_search_shows_progress_is_cancelled_and_blocks_nothing(
         status = page.locator("#main .head [role=status]")
         expect(status).to_contain_text("Cancelled; 275 records had been looked at")
         expect(progress).to_have_count(0)
-    finally:
-        goes_on.set()
-        job.answers["explain"] = before
+        wait_until(lambda: not searching(), within_s=5, what="its thread ended")
     page.get_by_role("button", name="Search").click()
     expect(page.locator(".found tbody tr").first).to_be_visible()
 
@@ -247,26 +296,18 @@ def test_a_long_search_shows_progress_is_cancelled_and_blocks_nothing(
 def test_too_many_searches_are_refused_with_the_reason(
     seen: Watched, pipeline: SearchedPipeline
 ) -> None:
-    page, job = seen.page, pipeline.job
-    before = job.answers["explain"]
-    goes_on = threading.Event()
-
-    def slow(document: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        goes_on.wait(60)
-        return explained("main", document)
-
-    job.answers["explain"] = slow
-    try:
+    page = seen.page
+    with slow_job(pipeline):
         show(page, pipeline)
+        api, names = f"http://{pipeline.address}/api/searches", list[str]()
         for number in range(4):
-            answer = page.request.post(
-                f"http://{pipeline.address}/api/searches", data={"text": f"order {number}"}
-            )
-            assert answer.ok
+            answer = page.request.post(api, data={"text": f"order {number}"})
+            names.append(answer.json()["id"])
         show(page, pipeline, "?text=order+9")
         status = page.locator("#main .head [role=status]")
         expect(status).to_contain_text("4 searches are running, and no more may")
-    finally:
-        goes_on.set()
-        job.answers["explain"] = before
+        page.request.delete(f"{api}/{names[0]}")
+        page.get_by_role("button", name="Search").click()
+        expect(page.get_by_role("region", name="Progress")).to_be_visible()
+    wait_until(lambda: not searching(), within_s=20, what="all searches ended")
     seen.errors.clear()  # what the browser says of status 429

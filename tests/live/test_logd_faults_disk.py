@@ -125,6 +125,24 @@ async def test_a_stream_goes_on_when_there_is_space_again(
                 await asyncio.to_thread(logd.restart, kill=True)
 
 
+async def test_a_stream_that_meets_a_full_disk_at_its_first_message_goes_on_with_space(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    """Its epoch, begun at the start, is written down with the first message."""
+    with small_file_system(tmp_path / "small", "16m") as small:
+        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"))
+        with running(logd):
+            assert await publish(client, "logs", b"before") == 0
+            await asyncio.to_thread(logd.daemon.stop)
+            logd.daemon.start()
+            ballast = fill_up(small)
+            assert await publish_until_refused(client, "logs", 10) == []
+            ballast.unlink()
+            await wait_until_async(lambda: logd.daemon.status()["health"] == "ready")
+            assert await publish(client, "logs", b"after") == 1
+            assert await asyncio.to_thread(logd.values, "logs") == [b"before", b"after"]
+
+
 @pytest.mark.parametrize("harm", ["none", "failed"])
 async def test_a_deleted_stream_gives_the_disk_back_at_once(
     tmp_path: Path, nats_url: str, client: Client, harm: str

@@ -76,8 +76,8 @@ async def serving(
         tls=source,
         authenticator=authenticator,
     )
-    address = server.listen("127.0.0.1:0")
-    running = asyncio.create_task(server.run())
+    address = server.listener.listen("127.0.0.1:0")
+    running = asyncio.create_task(server.listener.run())
     try:
         yield address, server
     finally:
@@ -182,7 +182,7 @@ async def test_a_certificate_of_another_authority_and_none_where_one_is_needed(
                 await ask_async(found[0], let_in)
         assert asked.callers == []
         await asyncio.to_thread(ask, found[0], access(callers, callers.client()))
-        await wait_until_async(lambda: found[1].handshakes_failed >= 6)
+        await wait_until_async(lambda: found[1].listener.handshakes_failed >= 6)
 
 
 async def test_a_plain_client_of_a_server_with_tls_is_told_so(callers: Callers) -> None:
@@ -324,7 +324,7 @@ async def test_tls_that_is_too_old_or_none_at_all_is_not_spoken(
             await asyncio.open_connection(host, int(port), ssl=old, server_hostname="localhost")
         with pytest.raises(UnavailableError):
             await asyncio.to_thread(ask, address, Access())
-        await wait_until_async(lambda: server.handshakes_failed == 2)
+        await wait_until_async(lambda: server.listener.handshakes_failed == 2)
     async with serving(callers, callers.authenticator(), asked, clients=None) as (address, _):
         with pytest.raises(UnavailableError, match="does not speak TLS"):
             await asyncio.to_thread(ask, address, access(callers))
@@ -355,16 +355,16 @@ async def test_strangers_that_say_nothing_leave_room_for_who_is_known(
     async with serving(callers, callers.authenticator(), clients=clients) as (address, server):
         host, port = address.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(STRANGERS_MAX + 30)]
-        await wait_until_async(lambda: server.connections_refused == 30)
-        assert server.connections == STRANGERS_MAX
+        await wait_until_async(lambda: server.listener.connections_refused == 30)
+        assert server.listener.connections == STRANGERS_MAX
         await asyncio.to_thread(ask, address, known)
-        assert server.connections_refused == 31
+        assert server.listener.connections_refused == 31
         for one in silent[:31]:
             one.settimeout(60)
             assert one.recv(1) == b""
         for one in silent:
             one.close()
-        await wait_until_async(lambda: server.connections == 0)
+        await wait_until_async(lambda: server.listener.connections == 0)
 
 
 async def test_more_callers_than_may_be_are_told_so(callers: Callers) -> None:
@@ -376,7 +376,7 @@ async def test_more_callers_than_may_be_are_told_so(callers: Callers) -> None:
         refused = await refusal(address, let_in)
         assert (refused.code, refused.detail["limit"]) == ("TOO_MANY_CONNECTIONS", 4)
         there[0].close()
-        await wait_until_async(lambda: server.connections == 3)
+        await wait_until_async(lambda: server.listener.connections == 3)
         await ask_async(address, let_in)
         for client in there:
             client.close()

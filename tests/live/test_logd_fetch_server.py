@@ -46,8 +46,8 @@ async def serving(
     api: Api | None = None, limits: FetchLimits | None = None
 ) -> AsyncIterator[tuple[str, FetchServer]]:
     server = FetchServer(api or NoStreams(), limits or FetchLimits(max_connections=4))
-    address = server.listen("127.0.0.1:0")
-    running = asyncio.create_task(server.run())
+    address = server.listener.listen("127.0.0.1:0")
+    running = asyncio.create_task(server.listener.run())
     try:
         yield address, server
     finally:
@@ -107,8 +107,10 @@ async def test_running_out_of_descriptors_does_not_end_the_server() -> None:
             connection.setblocking(False)
             with structlog.testing.capture_logs() as told, no_more_descriptors():
                 await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
-                await wait_until_async(lambda: told, what="a connection that is not accepted")
-            assert told[0]["event"] == "connection not accepted"
+                await wait_until_async(
+                    lambda: "connection not accepted" in [it["event"] for it in told],
+                    what="a connection that is not accepted",
+                )
             reader, writer = await asyncio.open_connection(sock=connection)
             writer.write(encode_request({"api": "streams", "id": 1}))
             assert (await receive(reader))[0]["streams"] == []
@@ -222,7 +224,7 @@ async def test_requests_of_all_connections_are_bounded_too_and_end_with_their_co
             "limit": 3,
         }
         await hang_up(first[1])
-        await wait_until_async(lambda: api.cancelled == 3 and server.connections == 1)
+        await wait_until_async(lambda: api.cancelled == 3 and server.listener.connections == 1)
         assert server.counts.outstanding == 0
         second[1].write(encode_request({"api": "now", "id": 5}))
         assert (await receive(second[0]))[0] == {"id": 5}

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 
 from penstock.base.errors import DrainCutShortError
@@ -31,11 +32,14 @@ def make_config(directory: Path, nats_url: str) -> LogdConfig:
     )
 
 
-async def run_and_stop(config: LogdConfig) -> None:
+async def run_and_stop(config: LogdConfig, nats_url: str) -> None:
+    """Run logd until it has a record, so that its thread has something to write down at the end."""
     stop = asyncio.Event()
     running = asyncio.create_task(run_daemon(config, Path("logd.yaml"), stop))
     endpoints = config.data_dir / "endpoints.json"
     await wait_until_async(lambda: running.done() or endpoints.exists(), what="ready")
+    async with await nats.connect(nats_url) as client:
+        await client.jetstream().publish("telemetry.logs.a", b"one")
     stop.set()
     await running
 
@@ -55,7 +59,7 @@ async def test_a_stop_that_was_cut_short_keeps_others_out_while_a_thread_may_wri
     with audited(finish_late):
         try:
             with pytest.raises(DrainCutShortError, match="still writing: logs"):
-                await run_and_stop(config)
+                await run_and_stop(config, nats_url)
             with pytest.raises(RefusedError, match="in use by process"):
                 DirectoryLock(tmp_path)
         finally:
@@ -63,6 +67,6 @@ async def test_a_stop_that_was_cut_short_keeps_others_out_while_a_thread_may_wri
 
 
 async def test_a_stop_that_went_well_lets_others_in(tmp_path: Path, nats_url: str) -> None:
-    await run_and_stop(make_config(tmp_path, nats_url))
+    await run_and_stop(make_config(tmp_path, nats_url), nats_url)
     with DirectoryLock(tmp_path):
         pass

@@ -78,14 +78,14 @@ async def subscription_manager(
     **limits: int,
 ) -> AsyncIterator[tuple[str, PeerServer]]:
     server = PeerServer(me, service, PeerTls.of(tls) if tls else None, **limits)
-    bound = server.listen(address)
-    running = asyncio.create_task(server.run())
+    bound = server.listener.listen(address)
+    running = asyncio.create_task(server.listener.run())
     try:
         yield bound, server
     finally:
         running.cancel()
         await asyncio.wait([running])
-        server.close()
+        server.listener.close()
 
 
 async def test_what_is_no_hello_ends_its_connection_only() -> None:
@@ -123,7 +123,7 @@ async def test_nodes_that_say_nothing_leave_room_for_who_does() -> None:
     async with subscription_manager(Recorder(), max_unauthenticated=8) as (address, server):
         host, port = address.split(":")
         silent = [socket.create_connection((host, int(port))) for _ in range(20)]
-        await wait_until_async(lambda: server.connections_refused == 12)
+        await wait_until_async(lambda: server.listener.connections_refused == 12)
         async with linked(address) as link:
             await connected(link)
             assert await link.ask("echo", b"x", timeout_s=20) == b"a:x"
@@ -364,8 +364,8 @@ async def test_a_node_is_whom_its_certificate_names(tmp_path: Path) -> None:
     a, b, c = (named(authority, name) for name in ("a", "b", "c"))
     service = Recorder()
     server = PeerServer(B, service, b)
-    address = server.listen("127.0.0.1:0")
-    running = asyncio.create_task(server.run())
+    address = server.listener.listen("127.0.0.1:0")
+    running = asyncio.create_task(server.listener.run())
     stranger = named(Authority(tmp_path / "others"), "a")
     for tls, me, peer, reason in (
         (c, A, "b", "its certificate does not"),  # c says that it is a
@@ -384,4 +384,4 @@ async def test_a_node_is_whom_its_certificate_names(tmp_path: Path) -> None:
     for task in (talking, running):
         task.cancel()
         await asyncio.wait([task])
-    server.close()
+    server.listener.close()

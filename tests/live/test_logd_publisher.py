@@ -164,6 +164,8 @@ def test_threads_share_a_publisher_and_each_keeps_its_order(logd: Logd, nats_url
             subject = f"t.{number}"
             for first in range(0, 40, 10):
                 publisher.submit_batch(subject, records(subject, first, 10))
+            for more in range(300):
+                publisher.submit(subject, b"more %d" % more)
             publisher.publish(subject, b"plain", key=b"k")
 
         with ThreadPoolExecutor(4) as threads:
@@ -171,16 +173,32 @@ def test_threads_share_a_publisher_and_each_keeps_its_order(logd: Logd, nats_url
         publisher.delete("t.0", key=b"k")
         late = publisher.submit("t.0", b"late")
         publisher.flush()
-        assert late.result(0).offset == 165
+        assert late.result(0).offset == 1365
+        with pytest.raises(ValueError, match="none to publish on"):
+            publisher.submit("t *", b"x")
     with pytest.raises(UnavailableError, match="closed"):
         publisher.publish("t.0", b"x")
     with logd.client() as log:
         stored = [record for _, record in log.records("logs", 0)]
     for number in range(4):
         subject = f"t.{number}"
-        expected = [r.value for r in records(subject, 0, 40)] + [b"plain"]
+        more = [b"more %d" % number for number in range(300)]
+        expected = [r.value for r in records(subject, 0, 40)] + more + [b"plain"]
         mine = [record.value for record in stored if record.subject == subject]
-        assert list(itertools.islice(mine, 41)) == expected
+        assert list(itertools.islice(mine, 341)) == expected
+
+
+def test_a_thread_publishes_behind_what_it_has_submitted(logd: Logd, nats_url: str) -> None:
+    options = PublishOptions(max_in_flight=2, retry_s=1)
+    with BlockingPublisher(nats_url, options) as publisher:
+        for first in range(2):  # both are in flight until they are given up
+            publisher.submit_batch("nowhere", records("nowhere", first, 1))
+        publisher.submit("t.a", b"first")
+        publisher.submit("t.a", b"second")
+        publisher.publish("t.a", b"third")
+    with logd.client() as log:
+        stored = [record.value for _, record in log.records("logs", 0)]
+    assert stored == [b"first", b"second", b"third"]
 
 
 def test_closing_ends_every_call_of_every_thread(nats_url: str) -> None:

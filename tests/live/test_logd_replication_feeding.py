@@ -82,7 +82,8 @@ class Leading:
             catching_up=self.catching_up,
         )  # fmt: skip
 
-    def take(self, answer: Answer, frames: list[Frame]) -> None:
+    def take(self, answer: Answer, frames: list[Frame], *, alone: bool) -> None:
+        del alone
         raise AssertionError(answer)
 
     def dedup_snapshot(self, leader_epoch: int) -> None:

@@ -19,7 +19,6 @@ from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.writer import Reason, send_to_dlq
 from penstock.router.job.config import JobConfig
 from penstock.router.job.preview import last_records, preview, text
-from penstock.router.job.query import logd_options
 from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import Routed, rows_for, steps_to
 from penstock.router.read.logd_reader import LogdReader
@@ -28,6 +27,7 @@ from penstock.router.replay.backfill import backfill
 from penstock.router.replay.bounded_run import BoundedRun, collect
 from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.router.spark.session import Session
+from penstock.router.streaming.batches import logd_options
 from penstock.service import ConfigError, load_config
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
@@ -148,7 +148,7 @@ def passed_through(
     routed = Routed(run.config, sink, columns)
     frame = routed.frame(spark.spark, options | {"minPartitions": "3"}, streaming=False)
     seen = collect(frame)
-    return routed.unpacking.rows(seen), seen
+    return routed.unpacking.collected(seen), seen
 
 
 def in_order(table: pa.Table) -> list[dict[str, Any]]:

@@ -91,7 +91,7 @@ def test_of_a_batch_that_comes_again_with_other_rows_none_stays_that_is_not_made
         again = opened(url, tmp_path, within=its)
         again.write(rows(SIZE, rule=rule))
         assert stored(url) == EACH_ONCE + Counter(kept_by(rule, SIZE)), rule
-    again.write_nothing()
+    again.write(rows(0).slice(0, 0))
     assert stored(url) == EACH_ONCE
 
 

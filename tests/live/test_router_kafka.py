@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -19,7 +20,7 @@ from tests.support import sink_batches
 from tests.support.certificates import Authority
 from tests.support.kafka_case import KafkaCase
 from tests.support.mock_kafka import ADD_PARTITIONS, PRODUCE
-from tests.support.real_kafka import kafka_case
+from tests.support.real_kafka import broker, kafka_case
 from tests.support.server_cases import FAST
 from tests.support.sink_batches import NOW_NS, batch, dead_letters, log_record
 from tests.support.waiting import wait_until
@@ -218,6 +219,32 @@ def connected(case: KafkaCase, directory: Path, **how: Any) -> tuple[Kafka, Conn
     sink.open()
     case.closing.append(sink.close)
     return sink, connection
+
+
+def connections(case: KafkaCase) -> set[int]:
+    """The ports of this process's connections to the broker."""
+    found = psutil.Process().net_connections("tcp")
+    connected = [it for it in found if it.status == psutil.CONN_ESTABLISHED]
+    return {it.laddr.port for it in connected if it.raddr.port == case.door.port}
+
+
+def test_positions_are_read_again_by_the_connections_that_are_there(
+    case: KafkaCase, tmp_path: Path
+) -> None:
+    if broker() is not None:
+        pytest.skip("clients of other tests connect to a real broker's door, too")
+    sink, connection = connected(case, tmp_path)
+    sink.write(rows(2))
+    assert connection.committed().next_offset
+    before = connections(case)
+    assert before
+    for count in (4, 6, 8):
+        sink.write(rows(count).slice(count - 2))
+        (position,) = connection.committed().positions.values()
+        assert position.end == count
+    assert connections(case) <= before
+    sink.close()
+    wait_until(lambda: not connections(case), what="a closed sink has none")
 
 
 def test_a_producer_without_work_is_listened_to(case: KafkaCase, tmp_path: Path) -> None:

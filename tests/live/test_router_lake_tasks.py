@@ -62,6 +62,16 @@ def test_files_of_all_tasks_are_one_commit(case: LakeCase) -> None:
     assert case.commits() == commits + 1
 
 
+def test_a_batch_without_rows_between_two_others_is_no_commit(case: LakeCase) -> None:
+    sink, _ = opened(case)
+    deliver_in_tasks(sink, [rows(1, 5)])
+    commits = case.commits()
+    assert deliver_in_tasks(sink, [rows(5, 5)]) == 1
+    assert case.commits() == commits
+    deliver_in_tasks(sink, [rows(5, COUNT)])
+    assert case.stored() == EACH_ONCE
+
+
 def test_rows_are_as_the_driver_would_write_them(case: LakeCase) -> None:
     sink, _ = opened(case)
     sink.write(rows(1, 2))

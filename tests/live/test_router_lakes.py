@@ -81,6 +81,17 @@ def test_every_record_arrives_once_and_any_reader_sees_it(case: LakeCase) -> Non
     assert (stage.sent, stage.errors, stage.detail["commits"]) == (COUNT, 0, 3)
 
 
+def test_a_batch_without_rows_between_two_others_is_no_commit(case: LakeCase) -> None:
+    sink, context = case.sink()
+    sink.write(rows().slice(0, 5))
+    commits = case.commits()
+    sink.write(rows().slice(0, 0))
+    assert case.commits() == commits
+    sink.write(rows().slice(5))
+    assert case.stored() == EACH_ONCE
+    assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT
+
+
 def test_a_batch_that_comes_again_is_not_committed_again(case: LakeCase) -> None:
     """However it is cut: other settings make other requests of it."""
     case.sink()[0].write(rows())

@@ -7,16 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from typing_extensions import override
 
+from penstock.base.errors import UnavailableError as StoreUnavailableError
 from penstock.router.errors import UnavailableError
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks.http.task_sink import CONNECTIONS, WrittenRequests
+from penstock.router.sinks.sink import Gone
 from tests.support.fault_door import Answered, FaultDoor
-from tests.support.moto_server import MotoRun
+from tests.support.moto_server import BUCKET, MotoRun
 from tests.support.sink_batches import batch, context, dead_letters, log_record, span_record
 from tests.support.sink_cases import CASES
 from tests.support.task_batches import written_by_task
@@ -70,6 +73,43 @@ def test_a_key_says_what_it_holds_and_any_reader_of_hive_partitions_reads_it(
     assert found == [("log", "checkout", 5), ("span", "a/b=c %", 6), ("log", None, 7)]
 
 
+def test_the_object_of_each_delivered_row_is_named(door: FaultDoor, tmp_path: Path) -> None:
+    sink, made = CASE.sink(door, tmp_path, partition_by=FORMER_PARTITIONED_BY)
+    first = batch([log_record(0), span_record(1), log_record(2)])
+    services = ["checkout", "a/b=c %", None]
+    first = first.set_column(first.column_names.index("service"), "service", [services])
+    sink.write(first)
+    made.starts["logs.5f2c19aa-0"] = 3
+    second = batch([log_record(3), log_record(4)], first=3)
+    sink.write(second)
+    rows = pa.concat_tables([first, second.take([1])])
+    held = {key: backend(door).offsets_of(key) for key in backend(door).objects()}
+    by_offset = {at: f"s3://{BUCKET}/{key}" for key, offsets in held.items() for at in offsets}
+    assert [by_offset[at] for at in (0, 1, 2, 4)] == [*sink.locate(rows)]
+
+
+def test_a_row_whose_object_is_deleted_is_said_to_be_gone(door: FaultDoor, tmp_path: Path) -> None:
+    sink, _ = CASE.sink(door, tmp_path, partition_by=FORMER_PARTITIONED_BY)
+    rows = batch([log_record(0), span_record(1)])
+    sink.write(rows)
+    (key,) = [key for key in backend(door).objects() if "kind=span" in key]
+    backend(door).delete(key)
+    kept, gone = sink.locate(rows)
+    assert isinstance(kept, str)
+    assert gone == Gone(f"s3://{BUCKET}/{key.rpartition('/')[0]}")
+
+
+def test_a_store_that_does_not_answer_is_no_proof_that_a_row_is_gone(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    sink, _ = CASE.sink(door, tmp_path)
+    rows = batch([log_record(0)])
+    sink.write(rows)
+    door.rule = lambda asked: Answered(503) if asked.method == "GET" else None
+    with pytest.raises(StoreUnavailableError, match="503: Service Unavailable"):
+        sink.locate(rows)
+
+
 def test_an_archive_class_is_put_once_and_never_replaced(door: FaultDoor, tmp_path: Path) -> None:
     sink, context = CASE.sink(door, tmp_path, storage_class="GLACIER")
     rows = batch([log_record(number) for number in range(3)])
@@ -101,10 +141,10 @@ def test_a_batch_that_comes_again_without_any_row_leaves_none(
     CASE.sink(door, tmp_path)[0].write(batch([log_record(0), log_record(1)]))
     sink, context = CASE.sink(door, tmp_path)
     context.starts["logs.5f2c19aa-0"] = 2
-    sink.write_nothing()
+    sink.write(batch([]))
     assert offsets(door) == [0, 1]
     context.starts["logs.5f2c19aa-0"] = 0
-    sink.write_nothing()
+    sink.write(batch([]))
     assert backend(door).objects() == {}
 
 
@@ -189,13 +229,20 @@ class Attempt:
     """One attempt at a batch, in a process of its own; from offset `first` to 9."""
 
     def __init__(
-        self, door: FaultDoor, directory: Path, *, rules: str = "a", first: int = 0
+        self,
+        door: FaultDoor,
+        directory: Path,
+        *,
+        rules: str = "a",
+        first: int = 0,
+        cuts: tuple[int, ...] = (),
     ) -> None:
         made = replace(context(directory), rules=rules)
         self.sink, self.context = CASE.sink(door, directory, made=made)
         door.closing.append(CONNECTIONS.close)
         at, ids = StreamPartition("logs", 0), self.context.stream_ids
-        self.context.begin_batch(Offsets({at: first}, ids), Offsets({at: 10}, ids))
+        before, planned = Offsets({at: first}, ids), Offsets({at: 10}, ids)
+        self.context.begin_batch(before, planned, {at: cuts} if cuts else {})
         self.sink.begin()
 
     def run(self, *offsets: int) -> WrittenRequests:
@@ -247,9 +294,22 @@ def test_objects_that_other_rules_make_no_more_are_deleted(
     assert asked(door, "GET") == (0 if ended else 1)
     door.asked.clear()
     third = Attempt(door, tmp_path, rules="c", first=4)
-    third.sink.write_nothing()
+    third.sink.commit([])
     assert offsets(door) == [0, 3]
     assert asked(door, "GET") == 0, "all objects are noted"
+
+
+def test_objects_of_tasks_that_were_cut_again_are_replaced(door: FaultDoor, tmp_path: Path) -> None:
+    """One of the first tasks was larger than planned; the attempt after that was killed, too."""
+    Attempt(door, tmp_path, cuts=(3, 6)).run(0, 1, 2)
+    assert offsets(door) == [0, 1, 2]
+    smaller = (2, 4, 6, 8)
+    Attempt(door, tmp_path, cuts=smaller)
+    again = Attempt(door, tmp_path, cuts=smaller)
+    door.asked.clear()
+    again.sink.commit([again.run(at, at + 1) for at in (0, *smaller)])
+    assert offsets(door) == [*range(10)]
+    assert asked(door, "GET") == 1
 
 
 def test_what_was_put_of_records_that_are_lost_since_stays_and_the_rest_comes_beside(

@@ -79,6 +79,19 @@ def test_every_record_arrives_once(case: Case, door: FaultDoor, tmp_path: Any) -
     assert (stage.sent, stage.errors) == (COUNT, 0)
 
 
+def test_a_batch_without_rows_between_two_others_changes_nothing(
+    case: Case, door: FaultDoor, tmp_path: Any
+) -> None:
+    sink, context = case.sink(door, tmp_path)
+    first, second = records(case)[:5], records(case)[5:]
+    for rows in (batch(first), batch([]), batch(second, first=5)):
+        sink.write(rows)
+    assert case.stored(door.backend) == EACH_ONCE
+    assert len(case.brought(door)) == 2
+    assert context.meter.stage("x", received=COUNT, lag=0).sent == COUNT
+    assert dead_letters(context) == []
+
+
 def test_a_batch_that_comes_again_is_there_as_often_as_promised(
     case: Case, door: FaultDoor, tmp_path: Any
 ) -> None:

@@ -8,18 +8,23 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.router.columns.projection import arrow_schema
 from penstock.router.columns.pushdown import need_of
 from penstock.router.columns.schema import view
+from penstock.router.errors import RepeatedRowError
 from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.routes import check_routes, classify_for
+from penstock.router.read.logd_reader import LogState
 from penstock.router.read.offsets import StreamPartition
+from penstock.router.replay.bounded_run import BoundedRun
 from penstock.router.spark.session import Session
 from penstock.router.trace.conditions import routing_of
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish
 from tests.support.spark import running_spark
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400)]
 
@@ -49,10 +54,14 @@ def teams(directory: Path, *more: tuple[str, str]) -> dict[str, dict[str, object
     return {"teams": {"format": "csv", "path": str(path), "options": {"header": "true"}}}
 
 
+def service_of(number: int) -> str:
+    return f"Service-{number % 3 if number < 2000 else 9}"
+
+
 @pytest.fixture
 def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
     with Logd(tmp_path / "logd", nats_url, STREAMS) as running:
-        lines = [log_line(number, service=f"Service-{number % 3}") for number in range(LOGS)]
+        lines = [log_line(number, service=service_of(number)) for number in range(LOGS)]
         publish(nats_url, "telemetry.logs.x", [*lines[:100], b"no record", *lines[100:]])
         yield running
 
@@ -73,7 +82,7 @@ def test_a_job_with_a_table_and_a_function_writes_each_record_once(
         logd.fetch,
         streams=["logs"],
         routes=routes,
-        tables=teams(tmp_path),
+        tables=teams(tmp_path, ("Service-9", "one"), ("Service-9", "two")),  # not that route's
         udfs={"shout": "acme_udfs:shout"},
         trigger={"interval_s": 0.1, "max_records": 700},
     )
@@ -101,7 +110,46 @@ def test_a_job_with_a_table_and_a_function_writes_each_record_once(
     assert record["attributes"]["tags"] == ["a", "b"], "what no column names stays as it was"
     assert record["time_unix_nano"] // 10**9 == plain["time_unix_nano"] // 10**9 + 3600 - 2
     assert "severity_text" not in record
-    assert plain == json.loads(log_line(LOGS - 1, service="Service-2"))
+    assert plain == json.loads(log_line(LOGS - 1, service="Service-9"))
+
+
+def owned(directory: Path, logd: Logd, max_records: int, *more: tuple[str, str]) -> RouterJob:
+    """A job of one route with a SELECT that joins."""
+    select = "SELECT owner FROM records LEFT JOIN teams ON teams.name = records.service"
+    route = {"name": "all", "sinks": ["lake"], "transforms": [{"sql": select}]}
+    return RouterJob(
+        directory / "router",
+        logd.fetch,
+        streams=["logs"],
+        routes=[route],
+        tables=teams(directory, *more),
+        trigger={"interval_s": 0.1, "max_records": max_records},
+    )
+
+
+@pytest.mark.parametrize("max_records", [1, 700])
+def test_a_record_for_which_a_table_has_two_rows_is_delivered_when_it_has_one(
+    tmp_path: Path, logd: Logd, max_records: int
+) -> None:
+    made = owned(tmp_path, logd, max_records, ("Service-0", "again"))
+
+    def problem() -> str:
+        return str(made.daemon.status()["info"]["sinks"]["lake"]["problem"])
+
+    try:
+        made.daemon.start(within_s=120)
+        wait_until(lambda: "several rows of its table for one record" in problem(), within_s=60)
+        assert made.daemon.stop() == 0, made.daemon.log()[-3000:]
+    finally:
+        made.daemon.close()
+    assert made.delivered() == 0
+    again = owned(tmp_path, logd, 700)
+    again.daemon.start("--until-caught-up", within_s=120)
+    assert again.daemon.wait(within_s=200) == 0, again.daemon.log()[-3000:]
+    found = again.rows()
+    assert found["offset"].to_pylist() == [it for it in range(LOGS + 1) if it != 100]
+    owners = [dict(row).get("owner") for row in found["attributes"].to_pylist()[:4]]
+    assert owners == ["anne", "bert", None, "anne"]
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +158,12 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
         yield running
 
 
-def job(directory: Path, statement: str) -> JobConfig:
+def job(directory: Path, statement: str, *more: tuple[str, str]) -> JobConfig:
     sinks = {"out": {"type": "console"}}
     return JobConfig.model_validate(
         {
             "job": "test", "logd": "127.0.0.1:1", "streams": ["logs"], "sinks": sinks,
-            "checkpoint_dir": str(directory / "checkpoint"), "tables": teams(directory),
+            "checkpoint_dir": str(directory / "checkpoint"), "tables": teams(directory, *more),
             "routes": [{"name": "one", "sinks": ["out"], "transforms": [{"sql": statement}]}],
         }
     )  # fmt: skip
@@ -194,6 +242,27 @@ def test_a_trace_says_what_a_statement_set_and_what_it_left_out(
     assert (first.routes, first.fields) == ({"out": 0}, {"out": '{"owner":"bert"}'})
     assert set(second.left_out) == {"out"}
     assert dict(second.fields) == {}
+
+
+def test_a_dead_letter_for_which_a_table_has_two_rows_is_not_replayed_twice(
+    tmp_path: Path, session: Session
+) -> None:
+    config = job(
+        tmp_path,
+        "SELECT teams.owner AS owner FROM records LEFT JOIN teams ON teams.name = records.service",
+        ("Service-1", "carl"),
+    )
+    check_routes(config, session.spark)
+    run = BoundedRun(config, session, LogState({}, {}), None, SystemClock())
+    letters = [
+        {"time": "2026-01-31T03:00:00+00:00", "stream": "logs", "partition": 0, "offset": at,
+         "subject": "t", "value": log_line(at, service=f"Service-{at}").decode()}
+        for at in range(3)
+    ]  # fmt: skip
+    rows = run.dead_letter_rows([letters[0], letters[2]])("out", ["offset"])
+    assert rows.to_pylist() == [{"offset": 0}, {"offset": 2}]
+    with pytest.raises(RepeatedRowError):
+        run.dead_letter_rows(letters)("out", ["offset"])
 
 
 def test_a_table_that_is_not_there_or_a_function_that_cannot_be_imported_is_named(

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.specs import Emitter, EmitterLimits
 from penstock.specs.emit.delivery.core import Batch
-from penstock.specs.emit.delivery.transport import SocketLink
+from penstock.specs.emit.delivery.transport import Report, SocketLink
 from tests.support.collector_socket import Answer, CollectorSocket, Received, take
 from tests.support.waiting import wait_until
 
@@ -256,7 +256,7 @@ def test_half_written_frame_does_not_reach_into_the_next_connection(tmp_path: Pa
         listener.listen()
         link = SocketLink(path, "me", b"{}")
         assert link.connect()
-        link.send(Batch(1, ((1, "log", b"x" * 4_000_000),)), {})
+        link.send(Batch(1, ((1, "log", b"x" * 4_000_000),)), Report())
         link.pump()
         assert (link.interest() or (0, 0))[1] & select.POLLOUT
         assert link.connect()

@@ -11,7 +11,11 @@ import pytest
 from click.testing import CliRunner
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.deploy.cli import cli
+from penstock.deploy.console.config import ConsoleConfig
+from penstock.deploy.console.search.form import read_form
+from penstock.deploy.console.search.searches import Searches
 from penstock.deploy.trace.find import PartitionRange, by_id, scan
 from penstock.logd.client import LogClient
 from penstock.router.checkpoint.local import lock_holder
@@ -254,6 +258,21 @@ def check_the_stopped_job(logd: Logd, job: RouterJob, before: dict[str, Any]) ->
     assert [it["offset"] for it in asked(logd, job, "--where", where)[1]["records"]] == [42]
 
 
+def searched(logd: Logd, job_files: list[Path], **form: str) -> dict[str, Any]:
+    """The answer of the console's search page."""
+    config = ConsoleConfig(logd=logd.fetch)
+    searches = Searches(config, SystemClock())
+    name = searches.start(read_form(form, streams=(), max_records=100, job_files=job_files))
+
+    def answer() -> dict[str, Any]:
+        told = json.loads(searches.describe(name) or b"{}")
+        assert told["state"] in ("running", "done"), told
+        found: dict[str, Any] = told.get("answer", {})
+        return found
+
+    return wait_until(answer, within_s=120, what="an answer")
+
+
 def test_a_job_that_never_ran_says_what_it_would_do(
     tmp_path: Path, nats_url: str, logd: Logd
 ) -> None:
@@ -266,6 +285,11 @@ def test_a_job_that_never_ran_says_what_it_would_do(
     assert answer["not_running"]["test"].startswith("it does not run and never has;")
     said = fates_of(answer)["lake"]
     assert (said[10]["fate"], said[11]["fate"]) == ("waiting", "not_routed")
+    files = [job.checkpoint_dir.parent / "router.yaml"]
+    shown = searched(logd, files, where="severity_number >= 17", stopped="yes")
+    assert [it["offset"] for it in shown["records"]] == [0, 10]
+    assert {it["sinks"][0]["fate"] for it in shown["records"]} == {"waiting"}
+    assert [*shown["not_running"]] == ["test"]
     assert not job.checkpoint_dir.exists(), "asking leaves nothing"
     job.config["starting_offsets"] = "latest"
     job.daemon.write_config()

@@ -213,7 +213,7 @@ class Office(GroupMember):
             self.beat(leasing.Tick())
         due_ns = self.controller.next_deadline_ns()
         if due_ns is not None and due_ns <= now_ns:
-            self.decide(ask.Tick())
+            self.decide(ask.Tick(self.raft.lease_end_ns))
         if self.controller.decides and now_ns - self.looked_ns > LOOK_NS:
             self.looked_ns = now_ns
             self.look_at_members()

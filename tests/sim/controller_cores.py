@@ -44,7 +44,7 @@ class Cores(Stage):
             self.use_lease(node, LeaseTick())
         deadline = node.controller.next_deadline_ns()
         if deadline is not None and clock >= deadline:
-            self.control(node, Tick())
+            self.control(node, Tick(node.raft_until))
         self.set_timer(node)
 
     def set_timer(self, node: SimNode) -> None:

@@ -94,7 +94,7 @@ class Office:
         while self.now < until_ms:
             self.now += 50
             self.beat(*nodes)
-            self.tell(Tick())
+            self.tell(Tick(ALWAYS))
 
 
 def report(

@@ -90,11 +90,20 @@ class UnixSender:
 
     Args:
         make_lines: The lines of batch number n.
+        window: Maximum batches without an answer.
+        upto: Last batch that it may send, an attribute that may be raised; None: all.
     """
 
     def __init__(
-        self, path: Path, sender: str, make_lines: Callable[[int], list[bytes]], *, window: int = 8
+        self,
+        path: Path,
+        sender: str,
+        make_lines: Callable[[int], list[bytes]],
+        *,
+        window: int = 8,
+        upto: int | None = None,
     ) -> None:
+        self.upto = upto
         self._path = path
         self._sender = sender
         self._make_lines = make_lines
@@ -131,7 +140,8 @@ class UnixSender:
         following = self.acked + 1
         received = b""
         while not self._stop.is_set():
-            while following <= self.acked + self._window:
+            allowed = self.acked + self._window
+            while following <= (allowed if self.upto is None else min(allowed, self.upto)):
                 lines = self._make_lines(following)
                 connection.settimeout(5)
                 connection.sendall(encode_batch(self._sender, following, lines))

@@ -194,7 +194,8 @@ class FilesCollector:
             engine.delivery,
             engine.generations,
             engine.replayer,
-            lambda: self.sources.file_sources,
+            drops=engine.drops,
+            file_sources=lambda: self.sources.file_sources,
         )
         engine.recover(directory.state)
         self._checkpointer.begin()

@@ -114,7 +114,7 @@ class FakeBigQuery:
 
     def _let_in(self, context: Any, routing: str) -> None:
         metadata = dict(context.invocation_metadata())
-        if metadata.get("authorization") != f"Bearer {google_account().tokens.token}":
+        if not google_account().tokens.know(metadata.get("authorization")):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "invalid authentication credentials")
         if not metadata.get("x-goog-request-params", "").startswith(f"{routing}=projects%2F"):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no routing header")

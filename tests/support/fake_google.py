@@ -51,7 +51,7 @@ class FakeTokens(Backend):
     """The token endpoint of one service account.
 
     Attributes:
-        given: How many tokens it has given out; the last one is what others let in.
+        given: How many tokens it has given out.
     """
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class FakeTokens(Backend):
         self.url = ""
         self.given = 0
 
-    @property
-    def token(self) -> str:
-        """The last one."""
-        return f"{_TOKEN}{self.given}"
+    def know(self, authorization: str | None) -> bool:
+        """Whether a header has one of those that were given out."""
+        known = {f"Bearer {_TOKEN}{number}" for number in range(1, self.given + 1)}
+        return authorization in known
 
     @override
     def handle(self, asked: Asked) -> Answered:
@@ -79,7 +79,7 @@ class FakeTokens(Backend):
         if claims["iss"] != ACCOUNT or not claims["scope"]:
             return _oauth_error("invalid_grant")
         self.given += 1
-        said = {"access_token": self.token, "expires_in": 3600, "token_type": "Bearer"}
+        said = {"access_token": f"{_TOKEN}{self.given}", "expires_in": 3600, "token_type": "Bearer"}
         return Answered(200, json.dumps(said).encode(), {"Content-Type": "application/json"})
 
 
@@ -139,7 +139,7 @@ class FakeCloudLogging(Backend):
     @override
     def handle(self, asked: Asked) -> Answered:
         with self._lock:
-            if asked.headers.get("authorization") != f"Bearer {self._tokens.token}":
+            if not self._tokens.know(asked.headers.get("authorization")):
                 return _error(401, "UNAUTHENTICATED", "invalid authentication credentials")
             if asked.path != "/v2/entries:write":
                 return Answered(404, b"<html>The requested URL was not found")

@@ -21,6 +21,7 @@ from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.access import PutAcl
 from penstock.logd.metadata.streams import StreamConfig
+from penstock.logd.partition.partition import Partition
 from penstock.logd.security.acl import AclRule, Action, Effect
 from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
@@ -117,6 +118,12 @@ class Guarded:
         except RefusedError as error:
             return error.code
         return ""
+
+    def partition(self, stream: str) -> Partition:
+        """The first partition of a stream, led here."""
+        found = self.engine.streams.partition(stream, 0)
+        assert isinstance(found, Partition)
+        return found
 
     async def allow(self, *rules: str) -> None:
         await self.engine.access.change(PutAcl(rules=tuple(rule(one) for one in rules)))

@@ -17,6 +17,7 @@ class HttpDestination:
         status: The answer to every request; records are kept only with a 2xx.
         records: What was stored, in order of arrival.
         requests: Idempotency keys of all requests, refused ones included.
+        answers: No request is answered while it is clear.
     """
 
     def __init__(self) -> None:
@@ -24,6 +25,8 @@ class HttpDestination:
         self.status = 200
         self.records: list[dict[str, Any]] = []
         self.requests: list[str] = []
+        self.answers = threading.Event()
+        self.answers.set()
         self._seen: set[str] = set()
         self._server: ThreadingHTTPServer | None = None
 
@@ -65,6 +68,7 @@ class HttpDestination:
     def take(self, key: str, body: bytes) -> int:
         """Handle one request; returns the status."""
         self.requests.append(key)
+        self.answers.wait()
         if 200 <= self.status < 300 and key not in self._seen:
             self._seen.add(key)
             self.records += [json.loads(line) for line in body.splitlines()]

@@ -65,8 +65,12 @@ class KafkaCase(ServerCase):
 
     @override
     def stored(self) -> Counter[int]:
+        return Counter(self.numbers())
+
+    def numbers(self) -> list[int]:
+        """The numbers of the records, in the topic's order."""
         bodies = (json.loads(it.value() or b"")["body"] for it in self.messages())
-        return Counter(int(body.split()[1]) for body in bodies)
+        return [int(body.split()[1]) for body in bodies]
 
     def messages(self) -> Iterator[Message]:
         """Everything in the topic that a reader of committed messages sees."""

@@ -76,9 +76,22 @@ class MotoRun(Proxy):
         return dict(zip(keys, _CLASS.findall(listed), strict=True))
 
     def get(self, key: str) -> bytes:
-        """An object; moto only asks whether the request is signed at all."""
+        return self._ask("GET", key)
+
+    def delete(self, key: str) -> None:
+        self._ask("DELETE", key)
+
+    def offsets_of(self, key: str) -> list[int]:
+        """The offsets of an object's rows."""
+        table = pq.read_table(io.BytesIO(self.get(key)), columns=["offset"])
+        found: list[int] = table["offset"].to_pylist()
+        return found
+
+    def _ask(self, method: str, key: str) -> bytes:
+        """Ask about an object; moto only looks whether the request is signed at all."""
         url = f"{self.url}/{BUCKET}/{urllib.parse.quote(key)}"
-        return call(url, Authorization="AWS4-HMAC-SHA256 Credential=AKIATEST/x/y/s3/aws4_request")
+        signed = "AWS4-HMAC-SHA256 Credential=AKIATEST/x/y/s3/aws4_request"
+        return call(url, method, Authorization=signed)
 
     def lake(self) -> pa.Table:
         """The rows of every object."""

@@ -10,7 +10,8 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,31 @@ def arguments_of(process: psutil.Process) -> list[str]:
         return list(process.cmdline())
     except psutil.Error:
         return []
+
+
+@contextmanager
+def running(
+    *arguments: object,
+    log: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[None]:
+    """A foreign program that runs in the foreground, and is killed at the end.
+
+    Args:
+        *arguments: The program's path, and its arguments.
+        log: File for what it writes; None: that is thrown away.
+        environment: The program's environment; None: this process' own.
+    """
+    with Path(log or os.devnull).open("wb") as output:
+        process = subprocess.Popen(
+            list(map(str, arguments)),
+            env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait(timeout=20)
 
 
 class Daemon:

@@ -72,10 +72,12 @@ def broker() -> Broker | None:
     return Broker(**json.loads(named)) if named else None
 
 
-def kafka_case(directory: Path) -> KafkaCase:
+def kafka_case(directory: Path, *, in_tasks: bool = False) -> KafkaCase:
     """A topic of the broker that the environment names, or else of the mock."""
     named = broker()
-    return KafkaCase(directory) if named is None else RealKafkaCase(directory, named)
+    made = KafkaCase(directory) if named is None else RealKafkaCase(directory, named)
+    made.in_tasks = in_tasks
+    return made
 
 
 class RealKafkaCase(KafkaCase):

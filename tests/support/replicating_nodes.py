@@ -114,7 +114,8 @@ class Held:
     def answer_for(self, node: str) -> Answer | None:
         return self.replica.answer_for(NodeId(node))
 
-    def take(self, answer: Answer, frames: list[Frame]) -> None:
+    def take(self, answer: Answer, frames: list[Frame], *, alone: bool) -> None:
+        del alone
         self._frames = frames
         self.taken += len(frames)
         self.handle(ev.AnswerCame(answer, _spans(frames)))
@@ -146,7 +147,7 @@ class Held:
                     lambda: ev.Truncated(self.log.end_offset, cuts),
                 )
             case fx.HighWatermark():
-                replication.touch(key)
+                replication.high_watermark_risen(key)
             case fx.SendFetch(node, fetch):
                 replication.send_fetch(node, key, fetch)
             case fx.SendAnswer(node, answer):
@@ -214,8 +215,8 @@ class Node:
             tls=tls,
         )
         self._server = PeerServer(me, self, tls)
-        self.address = self._server.listen("127.0.0.1:0")
-        self._running = asyncio.create_task(self._server.run())
+        self.address = self._server.listener.listen("127.0.0.1:0")
+        self._running = asyncio.create_task(self._server.listener.run())
 
     def hold(self, number: int = 0) -> Held:
         key = PartitionId("i", number)

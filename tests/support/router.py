@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nats
+import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -122,6 +124,18 @@ class RouterJob:
         """The next offset of each stream that the slowest sink has not got."""
         offsets: dict[str, int] = self.daemon.status()["info"]["committed"]
         return offsets
+
+    def kill_clients(self, port: int) -> int:
+        """Kill the workers of Spark that have a connection to a port; returns how many these are.
+
+        The port is that of a sink's destination, which runs in this process.
+        """
+        own = {os.getpid(), self.daemon.pid}
+        known = psutil.net_connections("tcp")
+        found = {it.pid for it in known if it.raddr and it.raddr.port == port and it.pid}
+        for pid in found - own:
+            psutil.Process(pid).kill()
+        return len(found - own)
 
     def delivered(self) -> int:
         """How many records the lake has; none before there is a file."""

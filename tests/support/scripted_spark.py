@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
+from penstock.router.checkpoint.local import note_done
 from penstock.router.columns.passthrough import PASSTHROUGH, pack_lost
 from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import Routed
@@ -28,15 +29,25 @@ class ScriptedQuery:
         lastProgress: Of the trigger that ended last; None: of this run none has.
         hangs: Whether it does not end when it is told to.
         error: Why it has failed; None: nobody knows.
-        deliver: Gives the sink a batch, by its number, as Spark does.
+        give: Gives the sink a batch, by its number, and notes nothing.
     """
 
-    def __init__(self, deliver: Callable[[Any, int], None]) -> None:
+    def __init__(self, give: Callable[[Any, int], None], checkpoint: Path) -> None:
         self.isActive = True
         self.lastProgress: dict[str, Any] | None = None
         self.hangs = False
         self.error: Exception | None = None
-        self.deliver = deliver
+        self.give = give
+        self._checkpoint = checkpoint
+
+    def deliver(self, frame: Any, number: int) -> None:
+        """Give the sink a batch, and note that it is done, as Spark does."""
+        self.give(frame, number)
+        self.note_done(number)
+
+    def note_done(self, number: int) -> None:
+        """Note that a batch is done."""
+        note_done(self._checkpoint, number)
 
     def exception(self) -> Any:
         """Why it ended, if that is known."""
@@ -92,6 +103,7 @@ class _Frame:
     def __init__(self, spark: ScriptedSpark) -> None:
         self._spark = spark
         self._deliver: Callable[[Any, int], None] = lambda *_: None
+        self._checkpoint = Path()
 
     @property
     def writeStream(self) -> Self:  # noqa: N802 - Spark's name
@@ -100,7 +112,9 @@ class _Frame:
     def queryName(self, _: str) -> Self:  # noqa: N802 - Spark's name
         return self
 
-    def option(self, *_: str) -> Self:
+    def option(self, name: str, value: str) -> Self:
+        assert name == "checkpointLocation"
+        self._checkpoint = Path(value)
         return self
 
     def trigger(self, **_: str) -> Self:
@@ -113,7 +127,7 @@ class _Frame:
     def start(self) -> ScriptedQuery:
         if self._spark.refuses is not None:
             raise self._spark.refuses
-        self._spark.queries.append(ScriptedQuery(self._deliver))
+        self._spark.queries.append(ScriptedQuery(self._deliver, self._checkpoint))
         return self._spark.query
 
 

@@ -109,11 +109,24 @@ def explained(job: str, document: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     return 200, {"job": job, "records": found}
 
 
+APPLICATIONS: dict[str, Any] = {
+    "reconciliation": {"app": {"received": 5, "delivered": 5}},
+    "apps": {
+        "app": {
+            "senders": {"1": {"service": "checkout", "emitted": 20, "acked": 5, "queued": 3,
+                              "dropped": {"queue_full": 12}, "time_ns": FIRST_TIME_NS}},
+        },
+    },
+}  # fmt: skip
+"""What the first collector knows of its applications."""
+
+
 def dropped(document: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """A collector's answer about records that never reached the log."""
     if document.get("text") != "declined":
         return 200, {"drops": [], "missed": [], "quarantine": []}
-    facts = {"time_unix_nano": FIRST_TIME_NS, "source": "app", "service": "checkout"}
+    facts = {"time_unix_nano": FIRST_TIME_NS, "source": "app", "service": "checkout",
+             "trace_id": TRACE, "record_id": ""}  # fmt: skip
     drop = {**facts, "reason": "filtered", "step": "quiet", "text": f"card declined {HOSTILE}"}
     kept = {**facts, "reason": "missing_field: body", "replayed": False}
     return 200, {"drops": [drop], "missed": [{"records": 7}], "quarantine": [kept]}
@@ -168,7 +181,9 @@ def searched_pipeline(directory: Path, **options: Any) -> Iterator[SearchedPipel
         job.answers["explain"] = lambda document: explained("main", document)
         parts = {"router": job}
         for number in range(COLLECTORS - 2):
-            status = a_status("collector", f"edge-{number}")
+            status = a_status(
+                "collector", f"edge-{number}", info=APPLICATIONS if not number else {}
+            )
             part = FakePart(lambda status=status: status)  # type: ignore[misc]
             nothing: dict[str, Any] = {"drops": [], "missed": [], "quarantine": []}
             part.answers[""] = dropped if number == 0 else (200, nothing)

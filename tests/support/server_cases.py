@@ -58,7 +58,7 @@ class ServerCase(ABC):
     asks_again_itself: ClassVar[bool] = False
     door_port: int = 0
     takes_future: ClassVar[bool] = True
-    in_tasks: ClassVar[bool] = False
+    in_tasks: bool = False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

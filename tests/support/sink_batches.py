@@ -102,7 +102,7 @@ def batch(records: Sequence[dict[str, Any] | bytes], *, first: int = 0, **column
 
 
 def context(
-    directory: Path, *, sink: str = "sink", clock: BlockingClock | None = None
+    directory: Path, *, sink: str = "sink", clock: BlockingClock | None = None, rules: str = ""
 ) -> SinkContext:
     """For one sink."""
     state = directory / "state"
@@ -116,6 +116,7 @@ def context(
         meter=Meter(),
         stop=threading.Event(),
         clock=clock or SystemClock(),
+        rules=rules,
     )
 
 

@@ -33,15 +33,15 @@ class Node:
 
     def start(self) -> None:
         self._server = FetchServer(open_api(self._in.one.engine, self), FetchLimits())
-        self.address = self._server.listen(self.address)
-        self._running = asyncio.create_task(self._server.run())
+        self.address = self._server.listener.listen(self.address)
+        self._running = asyncio.create_task(self._server.listener.run())
 
     async def kill(self) -> None:
         assert self._running is not None
         assert self._server is not None
         self._running.cancel()
         await asyncio.wait({self._running})
-        self._server.close()
+        self._server.listener.close()
         self._running = None
 
     @property

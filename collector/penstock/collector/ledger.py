@@ -5,12 +5,14 @@
 
 `recovered` is what was in the spool when the process started. `held` is measured where records
 are, not computed from the rest, so that the equation can fail if the collector is wrong. A record
-met again after a restart that was delivered before it counts as delivered.
+met again after a restart that was delivered before it counts as delivered, and as `repeated`.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
+
+from penstock.collector.sources.unix.apps import AppAccounts
 
 SENDER_DROPPED: Final = "sender_dropped_"
 """Prefix of the notes that count what senders dropped themselves, by reason."""
@@ -26,6 +28,8 @@ class Account:
         spooled: Taken into the spool and not decoded yet.
         pending: Decoded and neither in a queue nor in quarantine yet.
         in_queues: In an ordered queue and not done.
+        repeated: Number of those delivered that were so before the process started, and were not
+            sent again.
         refused_by_logd: In quarantine because logd will never take them.
         copied: Made of others, where several transforms take the same records.
         aggregated: Went into metrics, which are received under the name of their transform.
@@ -38,6 +42,7 @@ class Account:
     received: int = 0
     recovered: int = 0
     delivered: int = 0
+    repeated: int = 0
     copied: int = 0
     filtered: int = 0
     sampled: int = 0
@@ -83,6 +88,7 @@ class Account:
             "received": self.received,
             "copied": self.copied,
             "delivered": self.delivered,
+            "repeated": self.repeated,
             "filtered": self.filtered,
             "sampled": self.sampled,
             "deduplicated": self.deduplicated,
@@ -103,14 +109,23 @@ class Account:
 
 
 class Ledger:
-    """Accounts by source name."""
+    """Accounts by source name.
+
+    Attributes:
+        apps: What applications report of their own records, by source.
+    """
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
+        self.apps: dict[str, AppAccounts] = {}
 
     def __getitem__(self, source: str) -> Account:
         """The source's account; a new one when it has none."""
         return self.accounts.setdefault(source, Account())
+
+    def apps_of(self, source: str) -> AppAccounts:
+        """The account of the applications that send to a source."""
+        return self.apps.setdefault(source, AppAccounts())
 
     def spooled(self, source: str, count: int) -> None:
         """A unit of `count` records is durable in the spool."""

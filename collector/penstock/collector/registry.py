@@ -183,6 +183,7 @@ TRANSFORMS: Final = Registry(
     "transform",
     "penstock.collector.transforms",
     {
+        "aggregate": "penstock.collector.transforms.metrics.aggregate:Aggregate",
         "dedupe": "penstock.collector.transforms.dedupe:Dedupe",
         "edit": "penstock.collector.transforms.edit:Edit",
         "enrich": "penstock.collector.transforms.enrich:Enrich",

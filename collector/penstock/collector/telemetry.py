@@ -36,17 +36,19 @@ def settle_accounts(ledger: Ledger, delivery: Delivery) -> None:
     """Bring what delivery counts per queue into the accounts of the sources."""
     totals: dict[str, list[int]] = {}
     for source, (delivered, quarantined, repeated) in delivery.retired.items():
-        totals[source] = [delivered + repeated, quarantined, 0]
+        totals[source] = [delivered + repeated, quarantined, 0, repeated]
     for queue in delivery.queues.values():
-        total = totals.setdefault(queue.key.source, [0, 0, 0])
+        total = totals.setdefault(queue.key.source, [0, 0, 0, 0])
         total[0] += queue.delivered + queue.repeated
         total[1] += queue.quarantined
         total[2] += sum(len(batch) for batch in queue.pending())
-    for source, (delivered, quarantined, pending) in totals.items():
+        total[3] += queue.repeated
+    for source, (delivered, quarantined, pending, repeated) in totals.items():
         account = ledger[source]
         account.delivered = delivered
         account.refused_by_logd = quarantined
         account.in_queues = pending
+        account.repeated = repeated
 
 
 def describe(  # noqa: PLR0913 - every part of the process has its say

@@ -1,9 +1,11 @@
 """The only place where product code reads the time; everything else takes it as input."""
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 from typing_extensions import override
+
+_BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def monotonic_ns() -> int:
@@ -13,7 +15,7 @@ def monotonic_ns() -> int:
 
 def boot_ns() -> int:
     """Nanoseconds for durations; counts the time that the machine is suspended, where Linux can."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.clock_gettime_ns(_BOOT_TIME)
 
 
 unix_ns = time.time_ns  # noqa: TID251 - this is the one clock module
@@ -69,4 +71,4 @@ class BootClock(SystemClock):
 
     @override
     def monotonic_ns(self) -> int:
-        return boot_ns()
+        return time.clock_gettime_ns(_BOOT_TIME)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from typing_extensions import override
 
+from penstock.base.daemon_imports import daemon_imports
 from penstock.base.errors import UnavailableError
 from penstock.base.extras import MissingExtraError, extra_of, install_command
 from penstock.service.cli import POSITION, PenstockGroup, check_option, config_option
@@ -81,7 +82,8 @@ def _load(name: str) -> click.Command:
         UnavailableError: A library of the part's extra is not installed.
     """
     try:
-        module = importlib.import_module(_MODULES.get(name, f"penstock.{name}.cli"))
+        with daemon_imports():
+            module = importlib.import_module(_MODULES.get(name, f"penstock.{name}.cli"))
     except (ModuleNotFoundError, MissingExtraError) as error:
         if (error.name or "").startswith("penstock"):
             raise
@@ -325,7 +327,8 @@ def console(**options: Any) -> None:
     every request needs the token.
     """
     _require("collector", "structlog", "yaml", "h11", "pyarrow")
-    from penstock.deploy.console.daemon import run_console
+    with daemon_imports():
+        from penstock.deploy.console.daemon import run_console
 
     run_console(**options)
 

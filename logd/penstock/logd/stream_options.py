@@ -130,17 +130,12 @@ class StreamSettings(_Settings):
         return ack_on_reply
 
     @model_validator(mode="after")
-    def _check_discard(self) -> Self:
+    def _check_together(self) -> Self:
         config = self.stream_config()
         limits = (config.retention.bytes, config.retention.messages)
         if config.discard == "new" and limits == (None, None):
             msg = "discard: new needs retention.bytes or retention.messages"
             raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _check_restore(self) -> Self:
-        config = self.stream_config()
         begun, ends = config.restore_from, config.restore_upto
         if len(begun) != len(ends) or any(map(operator.gt, begun, ends)):
             msg = "restore_from and restore_upto: as many offsets, none after its partition's end"

@@ -34,7 +34,7 @@ class DamagedError(DataLossError):
 class LargerThanPlannedError(RouterError):
     """A task's records have far more bytes than the batch was planned with; it is planned again.
 
-    Its name passes through Spark's layers of errors: `penstock.router.job.query` knows it by that.
+    Its name passes through Spark's layers of errors: the sink's query knows it by that.
     """
 
 

@@ -37,6 +37,7 @@ from typing_extensions import Buffer, override
 
 from penstock.router.job.config_errors import MissingLibraryError, needed
 from penstock.router.job.settings import Seconds, Settings
+from penstock.router.range_input import RangeInput
 from penstock.service import ConfigError, ServiceError, UnavailableError
 
 _REFUSED: Final = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]+)", "(?P<said>.*)"\)', re.DOTALL)
@@ -193,45 +194,6 @@ class HdfsOutput(io.RawIOBase):
         except Exception as error:
             self._failure = error
             raise
-
-
-class HdfsInput(io.RawIOBase):
-    """A file of the library's that is read from."""
-
-    def __init__(self, file: Any, bounded: Callable[..., Any], path: str) -> None:
-        self._file, self._bounded, self._path = file, bounded, path
-        self._size: int = len(file)
-        self._position = 0
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def tell(self) -> int:
-        return self._position
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(begin + offset, 0)
-        return self._position
-
-    @override
-    def readinto(self, buffer: Any, /) -> int:
-        wanted = max(min(len(buffer), self._size - self._position), 0)
-        if not wanted:
-            return 0
-        found: bytes = self._bounded(
-            lambda: self._file.read_range(self._position, wanted), self._path
-        )
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
 
 
 class HdfsWriter(io.BufferedWriter):
@@ -452,7 +414,12 @@ class Hdfs:
             FileNotFoundError: It is not there.
         """
         found = self._call("read", path, expected=FileNotFoundError)
-        return io.BufferedReader(HdfsInput(found, self._bounded, path), PART_BYTES)
+
+        def read(position: int, count: int) -> bytes:
+            data: bytes = self._bounded(lambda: found.read_range(position, count), path)
+            return data
+
+        return io.BufferedReader(RangeInput(len(found), read), PART_BYTES)
 
     def _write_aside(self, path: str, data: bytes) -> str:
         directory, name = posixpath.split(path)

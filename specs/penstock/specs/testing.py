@@ -23,7 +23,7 @@ from typing_extensions import override
 from penstock.specs.emit.delivery.config import EmitterLimits
 from penstock.specs.emit.delivery.core import Acked, Batch
 from penstock.specs.emit.delivery.queue import line_of
-from penstock.specs.emit.delivery.transport import Dropped, Link
+from penstock.specs.emit.delivery.transport import Link, Report
 from penstock.specs.emit.emitter import Emitter
 from penstock.specs.emit.process_emitter import use_emitter
 from penstock.specs.errors import SpecError
@@ -50,7 +50,7 @@ class StubLink(Link):
         self._lines = lines
 
     @override
-    def send(self, batch: Batch, dropped: Dropped) -> list[Any]:
+    def send(self, batch: Batch, report: Report) -> list[Any]:
         self._lines += [attach(line_of(record), self._resource_json) for record in batch.records]
         return [Acked(batch.sequence)]
 

@@ -169,7 +169,22 @@ class FaultyCluster:
                 return leader if leader in nodes else None
             return None
 
-        return str(wait_until(found, within_s=30, what=f"a leader of {stream} in {nodes}"))
+        try:
+            return str(wait_until(found, within_s=30, what=f"a leader of {stream} in {nodes}"))
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self._views(stream)}") from None
+
+    def _views(self, stream: str) -> str:
+        """What each node says of a stream and of the cluster, for the message of a failure."""
+        views: list[str] = []
+        for node in self.standing():
+            try:
+                with self.cluster.client(node) as log:
+                    views.append(f"{node} sees {log.cluster()}")
+                views.append(f"{node} sees {self.cluster.partition(stream, node=node)}")
+            except (LogdError, LookupError) as error:
+                views.append(f"{node} says {error!r}")
+        return "; ".join(views)
 
     def standing(self) -> list[str]:
         """Nodes that run and are not frozen."""

@@ -2,15 +2,20 @@
 
 import json
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
+from typing_extensions import override
 
 from penstock.collector.decode.senders.datadog import PAYLOAD
 from penstock.collector.limits import KIB
-from tests.support.http_senders import serving
+from penstock.collector.sources.senders.datadog import DatadogSettings, DatadogSource
+from tests.support.http_senders import HttpSender, serving
+from tests.support.receiving import listening
+from tests.support.spool_writer import SpoolingIntake
 
 LOGS = "/api/v2/logs"
 SERIES = "/api/v2/series"
@@ -119,6 +124,18 @@ async def test_the_agents_protobuf_makes_the_same_points(tmp_path: Path) -> None
         assert (point["attributes"], point["resource"]["host.name"]) == ({"lane": "7"}, "web-1")
 
 
+async def test_what_a_point_has_no_place_for_is_counted(tmp_path: Path) -> None:
+    payload = PAYLOAD()
+    one = payload.series.add(metric="a", type=3, metadata=b"\x08\x01")
+    one.points.add(value=1, timestamp=TIME_S)
+    async with serving(tmp_path, "datadog") as sender:
+        given = series(metadata={"origin": {"product": 1}}, colour="red", shape="round")
+        assert (await sender.post(SERIES, given, headers=JSON)).status_code == 202
+        answer = await sender.post(SERIES, payload.SerializeToString(), headers=PROTOBUF)
+        assert answer.status_code == 202
+        assert sender.counted == {"series_metadata_dropped": 2, "fields_unknown": 2}
+
+
 @pytest.mark.parametrize(
     ("path", "head", "data", "status", "error"),
     [
@@ -126,6 +143,7 @@ async def test_the_agents_protobuf_makes_the_same_points(tmp_path: Path) -> None
         (SERIES, JSON, "{}", 400, "Payload is not in the expected format"),
         (SERIES, JSON, '{"series": [{"metric": "a"}]}', 400, "series 0 is not"),
         (SERIES, JSON, series(tags=[5]), 400, "series 0 is not"),
+        (SERIES, JSON, series(type=2, interval=10**400), 400, "series 0 is not"),
         (SERIES, PROTOBUF, b"\xff", 400, "not a protobuf MetricPayload"),
         (SERIES, {"content-type": "text/plain"}, "a", 415, "content-type 'text/plain'"),
         ("/v1/input", JSON, "[5]", 400, "log 0 is no object"),
@@ -140,6 +158,34 @@ async def test_refusals_are_datadogs_and_nothing_is_kept(
         assert answer.status_code == status
         assert error in answer.json()["errors"][0]
         assert sender.records == []
+
+
+async def test_a_request_that_a_fault_keeps_from_being_read_is_refused_and_counted(
+    tmp_path: Path,
+) -> None:
+    """Else its sender repeats it for ever."""
+
+    class Faulty(DatadogSource):
+        @override
+        async def keep(self, lines: Any, charge: Any, notes: Any) -> Any:
+            def fails() -> Iterator[Any]:
+                yield from lines
+                raise ZeroDivisionError
+
+            return await super().keep(fails(), charge, notes)
+
+    section = DatadogSettings.model_validate({"type": "datadog", "listen": "127.0.0.1:0"})
+
+    def make(spool_writer: SpoolingIntake) -> DatadogSource:
+        return Faulty(section, {}, spool_writer=spool_writer)
+
+    async with listening(tmp_path, make) as (source, spool_writer):
+        sender = HttpSender(source.endpoint, spool_writer)
+        answer = await sender.post(SERIES, series(), headers=JSON)
+        assert answer.status_code == 400
+        assert answer.json()["errors"] == ["unreadable: ZeroDivisionError"]
+        assert sender.records == []
+        assert sender.counted["requests_malformed"] == 1
 
 
 async def test_a_refusal_of_logs_is_an_object(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from penstock.collector.delivery.core import (
     Tick,
 )
 from penstock.collector.delivery.ordered_queue import Batch, Limits, QueueKey
+from penstock.collector.ledger import Ledger
+from penstock.collector.telemetry import settle_accounts
 
 QUEUE = QueueKey("spool", "app", "telemetry.logs.x")
 LIMITS = Limits(batch_records_max=2, batch_age_ns=100, backoff_min_ns=1000)
@@ -33,6 +35,13 @@ def records(first: int, end: int, *, start: int = 0) -> Take:
 
 def published(effects: list[object]) -> list[tuple[int, list[int]]]:
     return [(e.previous, e.batch.sequences) for e in effects if isinstance(e, Publish)]
+
+
+def settled(core: Delivery) -> tuple[int, int]:
+    """The records of the source that count as delivered, and those of them that are repeated."""
+    ledger = Ledger()
+    settle_accounts(ledger, core)
+    return ledger["app"].delivered, ledger["app"].repeated
 
 
 def test_full_batches_go_at_once_and_chain() -> None:
@@ -77,6 +86,7 @@ def test_records_done_before_a_restart_are_skipped() -> None:
     core = delivery(done=3)
     assert published([*core.handle(records(1, 6), 0)]) == [(3, [4, 5])]
     assert core.queues[QUEUE].repeated == 3
+    assert settled(core) == (3, 3)
 
 
 def test_a_failure_waits_with_doubling_and_sends_again_in_order() -> None:
@@ -164,6 +174,7 @@ def test_what_queues_of_a_source_did_is_added_when_they_are_forgotten() -> None:
     core.retire_idle()
     assert core.queues == {}
     assert core.retired == {"app": (2 + 2, 0, 2 + 2)}
+    assert settled(core) == (4 + 4, 4)
 
 
 def test_flush_sends_what_waits() -> None:

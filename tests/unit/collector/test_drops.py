@@ -1,6 +1,7 @@
 """The drop journal: what is kept of a dropped record, which drops are recorded, and how long."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import shake_128
@@ -9,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.collector.agent.records_endpoint import RecordsEndpoint
@@ -52,10 +54,15 @@ def drop(number: int, *, kind: DropKind = FILTERED, text: str = "") -> Drop:
 
 @asynccontextmanager
 async def journal_in(
-    path: Path, clock: TwoClocks, *, max_bytes: int = 1 << 22, max_age_s: float = DAY_S
+    path: Path,
+    clock: TwoClocks,
+    *,
+    max_bytes: int = 1 << 22,
+    max_age_s: float = DAY_S,
+    kind: type[Journal] = Journal,
 ) -> AsyncIterator[DropJournal]:
     """An open journal whose commits run."""
-    journal = Journal(path, bytes_max=max_bytes, segment_age_s=max_age_s / 8)
+    journal = kind(path, bytes_max=max_bytes, segment_age_s=max_age_s / 8)
     journal.open()
     drops = DropJournal(journal, DropSampler(1e6, 200), clock, max_age_s=max_age_s)
     running = [asyncio.create_task(one.run()) for one in (journal, drops)]
@@ -85,6 +92,9 @@ async def found(drops: DropJournal, **query: Any) -> list[str]:
         ({"source": "other"}, []),
         ({"limit": 3}, ["1", "2", "3"]),
         ({"service": "shop-1", "limit": 1}, ["3"]),
+        ({"trace_ids": frozenset({f"{2:032x}"}), "record_ids": frozenset({"r0"})}, ["0", "2"]),
+        ({"record_ids": frozenset({"r0", "r2"})}, ["0", "2"]),
+        ({"record_ids": frozenset({"r0"}), "service": "shop-1"}, []),
     ],
 )
 async def test_a_drop_is_found_by_what_it_says(
@@ -131,6 +141,36 @@ async def test_the_oldest_make_room_for_the_newest(tmp_path: Path) -> None:
         left = await found(drops)
         assert left == random[-len(left) :], "the newest are all there"
         assert 400 < len(left) < len(random)
+        assert drops.lost == 0
+
+
+async def test_an_end_while_the_oldest_make_room_loses_nothing(tmp_path: Path) -> None:
+    class SlowJournal(Journal):
+        removing, may_go_on = asyncio.Event(), asyncio.Event()
+
+        @override
+        async def delete_before(self, end: int) -> None:
+            self.removing.set()
+            await self.may_go_on.wait()
+            await super().delete_before(end)
+
+    async with journal_in(tmp_path, TwoClocks(), max_bytes=1 << 20, kind=SlowJournal) as drops:
+        added: list[str] = []
+        removing = asyncio.create_task(SlowJournal.removing.wait())
+        offering = asyncio.create_task(drops.flush())
+        while not removing.done():
+            first = len(added)
+            added += [shake_128(b"%d" % n).hexdigest(200) for n in range(first, first + 400)]
+            drops.add([drop(n, text=added[n]) for n in range(first, first + 400)])
+            offering = asyncio.create_task(drops.flush())
+            await asyncio.wait([removing, offering], return_when=asyncio.FIRST_COMPLETED)
+        offering.cancel()
+        await asyncio.gather(offering, return_exceptions=True)
+        SlowJournal.may_go_on.set()
+        await drops.flush()
+        left = await found(drops)
+        assert left == added[-len(left) :]
+        assert len(left) > 400
         assert drops.lost == 0
 
 
@@ -282,12 +322,17 @@ async def test_a_journal_that_cannot_be_opened_is_set_aside(tmp_path: Path) -> N
         ({"from_ns": "soon"}, "from_ns must be a number from 0"),
         ({"limit": -1}, "limit must be a number from 0"),
         ({"limit": True}, "limit must be a number from 0"),
+        ({"trace_ids": "t"}, "trace_ids must be a list of texts"),
+        ({"record_ids": [""]}, "record_ids must be a list of texts"),
+        ({"record_ids": ["r"] * 2001}, "record_ids has 2001 ids; 2000 are allowed"),
     ],
 )
 def test_a_wrong_question_is_refused(request_: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         RecordQuery.read(request_)
     assert RecordQuery.read({"do": "drops", "text": "x"}) == RecordQuery(text="x")
+    ids = RecordQuery(trace_ids=frozenset({"t", "u"}))
+    assert RecordQuery.read(json.loads(json.dumps(ids.as_request()))) == ids
 
 
 async def ask_in_vain(request: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:

@@ -55,7 +55,23 @@ async def test_documents_become_records_each_with_its_outcome(tmp_path: Path) ->
             "log.offset": 7, "service.type": "http", "elasticsearch.index": "filebeat-9",
         }  # fmt: skip
         assert (two["body"], two["resource"]["service.name"]) == ("two", "logs-app")
-        assert sender.counted == {"items_refused": 3}
+        assert sender.counted == {
+            "items_refused": 3, "document_ids_dropped": 1, "queries_ignored": 1,
+        }  # fmt: skip
+
+
+async def test_what_a_record_has_not_of_an_action_is_counted(tmp_path: Path) -> None:
+    data = bulk(
+        {"index": {"_index": "a", "_type": "_doc", "routing": "r", "pipeline": "p"}}, {"m": "1"},
+        {"create": {"_id": "x", "require_alias": True}}, {"m": "2"},
+    )  # fmt: skip
+    async with serving(tmp_path, "elasticsearch") as sender:
+        assert (await sender.post("/a/_bulk", data, headers=NDJSON)).status_code == 200
+        assert sender.counted == {"document_ids_dropped": 1, "action_options_dropped": 3}
+        found = await sender.ask("PUT", "/a/_doc/7?refresh=true", '{"m": "3"}')
+        assert found.status_code == 201
+        counted = sender.counted
+        assert (counted["document_ids_dropped"], counted["queries_ignored"]) == (2, 1)
 
 
 async def test_a_document_that_the_validator_refuses_is_a_failed_item(tmp_path: Path) -> None:

@@ -91,13 +91,46 @@ def test_an_empty_native_histogram_is_one_and_classic_buckets_beside_are_counted
     found = read(empty + family("b", HISTOGRAM, field(7, native(more=classic))))
     assert [point.typed["count"] for point in found.points] == [0, 7]
     assert {point.typed["metric_type"] for point in found.points} == {"exponential_histogram"}
-    assert (found.samples, found.notes) == (2, {"classic_buckets_dropped": 1})
+    assert (found.samples, +found.notes) == (
+        2, {"classic_buckets_dropped": 1, "help_texts_dropped": 2},
+    )  # fmt: skip
 
 
 def test_observations_that_are_no_numbers_are_in_no_bucket_and_are_counted() -> None:
     found = read(family("a", HISTOGRAM, field(7, native(count=9))))
     assert found.points[0].typed["count"] == 7
-    assert found.notes == {"observations_not_numbers": 2}
+    assert found.notes["observations_not_numbers"] == 2
+
+
+def test_a_sum_that_is_not_finite_is_left_out_and_counted() -> None:
+    found = read(family("a", HISTOGRAM, field(7, native() + double(2, math.inf))))
+    assert "sum" not in found.points[0].typed
+    assert found.notes["sums_not_finite"] == 1
+
+
+def test_sums_and_histograms_begin_when_they_were_created() -> None:
+    created = field(1, 1_600_000_000)
+    body = (
+        family("jobs_total", COUNTER, field(3, double(1, 5.0) + field(3, created)))
+        + family("size", SUMMARY, field(4, field(1, 4) + double(2, 8.0) + field(4, created)))
+        + family("wait", HISTOGRAM, field(7, field(1, 4) + double(2, 9.0) + field(15, created)))
+        + family("new_total", COUNTER, field(3, double(1, 5.0)))
+        + family("orders_created", COUNTER, field(3, double(1, 6.0)))
+    )
+    found = read(body)
+    starts = {point.name: point.typed["start_time_unix_nano"] for point in found.points}
+    assert starts.pop("new_total") == starts.pop("orders_created") == NOW - 5
+    assert set(starts) == {"jobs_total", "size_sum", "size_count", "wait"}
+    assert set(starts.values()) == {1_600_000_000_000_000_000}
+    assert found.samples == 8
+
+
+def test_a_type_that_no_point_says_is_counted() -> None:
+    gauges = family("a", 5, field(7, field(1, 4) + double(2, 9.0) + field(15, field(1, 5))))
+    found = read(gauges)
+    assert {point.typed["metric_type"] for point in found.points} == {"gauge"}
+    assert not any(point.name.endswith("_created") for point in found.points)
+    assert found.notes["family_types_dropped"] == 1
 
 
 def test_a_native_histogram_that_makes_no_sense_is_counted_and_the_others_are_kept() -> None:

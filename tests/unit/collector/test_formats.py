@@ -40,6 +40,7 @@ READERS: dict[str, Reader] = {
             {"at": "info", "msg": 'a "b"\nc', "ms": "12", "cached": True},
         ),
         ("logfmt", 'a="unclosed b=1', {"a": '"unclosed', "b": "1"}),
+        ("logfmt", 'a=1\tb="x\ty"\t c=2 \td', {"a": "1", "b": "x\ty", "c": "2", "d": True}),
         ("logfmt", "just words", None),
         ("logfmt", "", None),
         ("key_value", "a: 1;b:2 ; c:x:y", {"a": "1", "b": "2", "c": "x:y"}),

@@ -5,6 +5,7 @@ import socket
 import struct
 import time
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,20 @@ def test_fluent_bit_entries_with_metadata_are_read() -> None:
     assert isinstance(event, protocol.Event)
     assert (event.time_ns, event.record) == (5_000_000_000, {"a": 1})
     assert event.metadata == {"meta": 1}
+
+
+def test_what_has_no_place_of_a_message_is_counted() -> None:
+    entries = [[5, {"a": 1}, "more", 2], [[5, {"m": 1}, 3], {"a": 2}], [[5, 7], {"a": 3}]]
+    notes = Counter[str]()
+    found = decode_message(packed(["t", entries, {"chunk": "c", "size": 3, "tenant": "x"}]), notes)
+    assert [event.record for event in found if isinstance(event, protocol.Event)] == [
+        {"a": 1}, {"a": 2}, {"a": 3},
+    ]  # fmt: skip
+    assert notes == {"event_elements_dropped": 4, "options_unknown": 1}
+    notes.clear()
+    options = {"chunk": "c", "size": 1, "compressed": "text", "fluent_signal": 0}
+    decode_message(packed(["t", [[[5, {}], {"a": 1}]], options]), notes)
+    assert notes == {}
 
 
 def test_what_fluent_logger_sends_is_read(tmp_path: Path) -> None:

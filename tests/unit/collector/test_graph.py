@@ -112,7 +112,22 @@ def test_an_integer_that_cannot_be_written_again_is_refused_only_when_it_must_be
     assert len(delivered(process(graph_of({}), HUGE))) == 1
     for keys in ({}, {"transforms": filters(a=["app"])}):
         outcome = process(graph_of(keys), HUGE.replace(b"paid", b"4111 1111 1111 1111"))
-        assert [r.reason.partition(":")[0] for r in outcome.refused] == ["check_failed"]
+        assert [one.reason for one in outcome.refused] == ["integer_too_large"]
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"type": "reduce", "key": "kind"},
+        {"type": "edit", "set": {"attributes.a": "'x'"}},
+        {"type": "explode", "field": "attributes.list"},
+    ],
+)
+def test_a_transform_that_must_write_such_an_integer_says_so(section: dict[str, Any]) -> None:
+    """These transforms measure the record, or change it."""
+    given = HUGE.replace(b'"body"', b'"attributes":{"list":["a"]},"body"')
+    outcome = process(graph_of({"transforms": {"t": {"inputs": ["app"], **section}}}), given)
+    assert [one.reason for one in outcome.refused] == ["transform t: integer_too_large"]
 
 
 def test_a_source_waits_for_a_throttle_also_when_its_records_are_filtered_behind_it() -> None:

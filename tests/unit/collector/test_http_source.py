@@ -84,6 +84,16 @@ async def test_records_are_durable_when_they_are_accepted(
         assert sender.bodies == bodies
 
 
+async def test_what_a_record_has_not_of_a_request_is_counted(tmp_path: Path) -> None:
+    async with sending(tmp_path) as sender:
+        for kind in "text/plain; charset=utf-8", 'text/plain; charset="UTF-8"', "text/plain; a=b":
+            assert (await sender.post("a", {"content-type": kind})).status_code == 200
+        assert sender.counted == {}
+        head = {"content-type": "text/plain; charset=latin1"}
+        assert (await sender.post("a", head, "?env=prod")).status_code == 200
+        assert sender.counted == {"queries_ignored": 1, "charsets_ignored": 1}
+
+
 @pytest.mark.parametrize(
     ("coding", "pack"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstandard.compress)],

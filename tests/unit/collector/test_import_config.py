@@ -123,6 +123,39 @@ def test_vector() -> None:
         assert part in comments
 
 
+def test_the_outputs_of_a_source_of_vector_are_its_signals() -> None:
+    draft, made = imported(
+        """
+        sources: {otel: {type: opentelemetry, grpc: {address: "0.0.0.0:4317"}}}
+        transforms:
+          quiet: {type: filter, inputs: [otel.logs], condition: '.level != "debug"'}
+          all: {type: filter, inputs: [otel.traces, otel.metrics], condition: 'exists(.name)'}
+        """
+    )
+    transforms = made["transforms"]
+    assert transforms["otel_signals"]["inputs"] == ["otel"]
+    assert transforms["quiet"]["inputs"] == ["otel_signals.logs"]
+    assert transforms["all"]["inputs"] == ["otel_signals.traces", "otel_signals.metrics"]
+    assert not [one for one in comments_of(draft) if "otel" in one]
+
+
+def test_a_secret_of_vector_is_named_and_not_shown() -> None:
+    draft, made = imported(
+        """
+sources:
+  hec: {type: splunk_hec, address: "0.0.0.0:8088", valid_tokens: [hunter2]}
+  web: {type: http_server, address: "0.0.0.0:80", auth: {username: a, password: hunter2}}
+sinks:
+  out: {type: console, inputs: [hec, web], encoding: {codec: json}}
+"""
+    )
+    assert source_of(made, "hec") == {"type": "splunk_hec", "listen": "0.0.0.0:8088"}
+    assert "hunter2" not in draft.text()
+    comments = comments_of(draft)
+    assert any("sources.hec.valid_tokens: write the secret to a file" in it for it in comments)
+    assert any("sources.web.auth: write the secret to a file" in it for it in comments)
+
+
 def test_vector_in_toml() -> None:
     text = """
     [sources.in]
@@ -233,7 +266,7 @@ def test_fluent_bit_classic() -> None:
     assert transforms["app_web_parse_parse"]["layouts"] == ["%Y-%m-%dT%H:%M:%S.%f"]
     assert transforms["grep"]["inputs"] == ["app_web_parse_parse"]
     assert transforms["grep"]["where"] == (
-        'string(severity_text).matches("^(ERROR|WARN)$") && !string(body).matches("health")'
+        'string(severity_text).matches("(?i)^(ERROR|WARN)$") && !string(body).matches("health")'
     )
     assert transforms["modify"]["inputs"] == ["grep", "kube", "host", "tcp"]
     assert transforms["modify"]["set"] == {
@@ -245,6 +278,69 @@ def test_fluent_bit_classic() -> None:
         "Match none.* fits no input",
     ):  # fmt: skip
         assert part in comments
+
+
+FILTERED_APART = """
+[INPUT]
+    Name forward
+    Tag fluent
+[INPUT]
+    Name tail
+    Path /var/log/app.log
+    Tag app.log
+[INPUT]
+    Name http
+    Tag app.posted
+[FILTER]
+    Name modify
+    Match *
+    Set env prod
+[FILTER]
+    Name grep
+    Match_Regex ^app\\.
+    Exclude level debug
+"""
+
+
+def test_a_filter_of_fluent_bit_takes_no_records_of_inputs_that_it_does_not_match() -> None:
+    _, made = imported(FILTERED_APART, ".conf")
+    inputs = {name: one["inputs"] for name, one in made["transforms"].items()}
+    assert inputs == {
+        "modify": ["fluent"], "modify_2": ["app_log", "app_posted"], "grep": ["modify_2"],
+    }  # fmt: skip
+
+
+OTLP_OF_SIGNALS = """
+receivers: {otlp: {protocols: {grpc: {}}}, zipkin: {}}
+processors:
+  attributes: {actions: [{key: env, value: prod, action: upsert}]}
+  batch: {}
+service:
+  pipelines:
+    logs: {receivers: [otlp], processors: [attributes, batch]}
+    traces: {receivers: [otlp, zipkin], processors: [attributes]}
+    metrics: {receivers: [otlp], processors: [%s]}
+"""
+
+
+def test_a_receiver_of_several_signals_gives_each_pipeline_its_own() -> None:
+    _, made = imported(OTLP_OF_SIGNALS % "batch")
+    transforms = made["transforms"]
+    assert transforms["otlp_signals"] == {
+        "type": "route", "inputs": ["otlp"],
+        "routes": {
+            "logs": {"where": 'kind == "log"'}, "traces": {"where": 'kind == "span"'},
+            "metrics": {"where": 'kind == "metric"'},
+        },
+    }  # fmt: skip
+    assert transforms["logs_attributes"]["inputs"] == ["otlp_signals.logs"]
+    assert transforms["traces_attributes"]["inputs"] == ["otlp_signals.traces", "zipkin"]
+
+
+def test_a_receiver_whose_pipelines_change_nothing_is_not_parted() -> None:
+    text = OTLP_OF_SIGNALS.replace("[attributes, batch]", "[]").replace("[attributes]", "[]")
+    _, made = imported(text % "batch")
+    assert "transforms" not in made
 
 
 FLUENT_YAML = f"""
@@ -334,7 +430,7 @@ def test_the_opentelemetry_collector() -> None:
     transforms = made["transforms"]
     assert transforms["filelog_app_json_parser"]["lift"] == {"time": "ts", "severity": "lvl"}
     assert transforms["filelog_app_move"]["rename"] == {"attributes.msg": "body"}
-    assert transforms["logs_resource"]["inputs"] == ["filelog_app_add", "otlp"]
+    assert transforms["logs_resource"]["inputs"] == ["filelog_app_add", "otlp_signals.logs"]
     assert transforms["logs_resource"]["set"] == {"resource.cluster": '"eu"'}
     assert transforms["logs_resource"]["remove"] == ["resource.host.id"]
     assert transforms["logs_filter_noise"]["where"] == (
@@ -345,7 +441,7 @@ def test_the_opentelemetry_collector() -> None:
     }  # fmt: skip
     assert transforms["logs_transform_2"]["remove"] == ["attributes.c"]
     assert transforms["traces_tail_sampling"] == {
-        "type": "tail_sample", "inputs": ["otlp"], "wait_s": 5.0, "max_traces": 1000,
+        "type": "tail_sample", "inputs": ["otlp_signals.traces"], "wait_s": 5.0, "max_traces": 1000,
         "ratio": 0.05, "rules": [{"where": 'status_code == "ERROR"'}, {"min_duration_ms": 500}],
     }  # fmt: skip
     assert transforms["metrics_probabilistic_sampler"]["ratio"] == 0.15
@@ -410,7 +506,12 @@ def test_promtail() -> None:
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
-        ('.level == "error"', 'severity_text == "error"'),
+        ('.level == "error"', 'severity_text == "ERROR"'),
+        ('.level != "warning"', 'severity_text != "WARN"'),
+        ('contains(.level, "err")', 'severity_text.contains("ERR")'),
+        ("match(.level, r'^(warning|[Ee]rr)')", 'severity_text.matches("(?i)^(WARN|[Ee]rr)")'),
+        ('.level == "audit" || .app.level == "error"',
+         'severity_text == "audit" || attributes.app.level == "error"'),
         (".a.b != 5 || exists(.c)", "attributes.a.b != 5 || has(attributes.c)"),
         ('starts_with(string!(.message), ".x")', 'body.startsWith(".x")'),
         ("match(.message, r'^\\d+$')", 'body.matches("^\\\\d+$")'),
@@ -478,3 +579,137 @@ def test_the_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["import-config", str(path)])
     assert result.exit_code == 78
     assert "name the agent with --from" in result.output
+
+
+# Containers, the cluster's events, and targets that are found.
+
+CLUSTER_OTEL = r"""
+receivers:
+  k8s_events: {auth_type: serviceAccount, namespaces: [shop]}
+  k8sobjects:
+    objects:
+      - {name: events, mode: watch, namespaces: [till], field_selector: type=Warning}
+      - {name: pods, mode: pull}
+  prometheus:
+    config:
+      global: {scrape_interval: 30s}
+      scrape_configs:
+        - job_name: pods
+          kubernetes_sd_configs: [{role: pod, namespaces: {names: [shop]}, selectors: [{role: pod, label: app=a}, {role: pod, field: spec.nodeName=n}]}]
+          relabel_configs:
+            - {source_labels: [__meta_kubernetes_pod_annotation_prometheus_io_scrape], action: keep, regex: "true"}
+            - {source_labels: [__address__, __meta_port], regex: "(.+?)(?::\\d+)?;(\\d+)", replacement: "$$1:$$2", target_label: __address__}
+        - job_name: found
+          scrape_interval: 10s
+          file_sd_configs: [{files: [/etc/targets/*.json]}]
+          dns_sd_configs: [{names: [_metrics._tcp.shop.svc]}, {names: [web], type: A, port: 9100}, {names: [m], type: MX}]
+          kubernetes_sd_configs: [{role: endpoints}]
+          consul_sd_configs: [{server: "c:8500"}]
+          metric_relabel_configs: [{source_labels: [__name__], regex: go_.*, action: drop}]
+extensions:
+  docker_observer: {}
+service:
+  extensions: [docker_observer]
+  pipelines:
+    logs: {receivers: [k8s_events, k8sobjects]}
+    metrics: {receivers: [prometheus]}
+"""
+
+
+def test_the_otel_collectors_cluster_receivers_and_scrape_jobs() -> None:
+    draft, made = imported(CLUSTER_OTEL)
+    assert source_of(made, "k8s_events") == {"type": "kubernetes_events", "namespaces": ["shop"]}
+    assert source_of(made, "k8sobjects") == {"type": "kubernetes_events", "namespaces": ["till"]}
+    pods = source_of(made, "prometheus_pods")
+    assert (pods["service"], pods["interval_s"]) == ("pods", 30)
+    assert pods["kubernetes"] == [
+        {"role": "pod", "namespaces": ["shop"], "label_selector": "app=a"}
+    ]
+    assert pods["relabel"][1]["replacement"] == "$1:$2", "$$ is one dollar there"
+    found = source_of(made, "prometheus_found")
+    assert found["interval_s"] == 10
+    assert found["files"] == ["/etc/targets/*.json"]
+    assert found["dns"] == [
+        {"names": ["_metrics._tcp.shop.svc"], "type": "SRV"},
+        {"names": ["web"], "type": "A", "port": 9100},
+    ]
+    assert found["metric_relabel"][0]["action"] == "drop"
+    comments = "\n".join(comments_of(draft))
+    for reason in (
+        "objects.0.field_selector: no counterpart", "objects.1: only events are taken",
+        "selectors: field: no counterpart: spec.nodeName=n", "role endpoints: no counterpart",
+        "dns_sd_configs.2: no counterpart", "consul_sd_configs: no counterpart",
+        "docker_observer: a source `file`",
+    ):  # fmt: skip
+        assert reason in comments
+
+
+def test_fluent_bits_kubernetes_events() -> None:
+    text = """
+[INPUT]
+    Name kubernetes_events
+    Tag  events
+    Kube_URL https://10.0.0.1:6443/
+    Kube_Token_File /run/token
+    Kube_Namespace shop
+    Tls.Verify Off
+    DB /var/lib/events.db
+    Kube_CA_Path /run/certs
+"""
+    draft, made = imported(text, ".conf")
+    assert source_of(made, "events") == {
+        "type": "kubernetes_events", "server": "https://10.0.0.1:6443", "verify": False,
+        "token_file": "/run/token", "namespaces": ["shop"],
+    }  # fmt: skip
+    (comment,) = comments_of(draft)
+    assert "kube_ca_path: no counterpart" in comment
+
+
+CONTAINER_FILES = {
+    "type": "file", "include": ["/var/lib/docker/containers/*/*-json.log"], "format": "docker",
+    "service": "from_container",
+}  # fmt: skip
+
+
+def test_vectors_containers() -> None:
+    text = r"""
+sources:
+  here: {type: docker_logs, docker_host: "unix:///run/user/1/docker.sock", include_containers: [a], multiline: {start_pattern: '^\S', condition_pattern: '^\S', mode: halt_before, timeout_ms: 1000}}
+  there: {type: docker_logs, docker_host: "http://10.0.0.2:2375"}
+  pods: {type: kubernetes_logs, read_from: end, ignore_older_secs: 600, extra_label_selector: app=a}
+sinks: {}
+"""
+    draft, made = imported(text)
+    assert source_of(made, "here") == CONTAINER_FILES | {
+        "docker": {"socket": "/run/user/1/docker.sock"}, "multiline": {"start": r"^\S"},
+        "join_timeout_s": 1.0,
+    }  # fmt: skip
+    assert source_of(made, "there") == CONTAINER_FILES | {"docker": {}}
+    pods = source_of(made, "pods")
+    assert (pods["start_at"], pods["ignore_older_s"], pods["kubernetes"]) == ("end", 600, {})
+    comments = "\n".join(comments_of(draft))
+    for key in "here.include_containers", "there.docker_host", "pods.extra_label_selector":
+        assert f"sources.{key}: no counterpart" in comments
+
+
+def test_promtails_discovered_containers() -> None:
+    text = """
+scrape_configs:
+  - job_name: pods
+    kubernetes_sd_configs:
+      - {role: pod, namespaces: {names: [shop, till]}}
+      - {role: node}
+  - job_name: engine
+    docker_sd_configs:
+      - {host: "unix:///var/run/docker.sock", refresh_interval: 5s, filters: [{name: label, values: [a]}]}
+"""
+    draft, made = imported(text)
+    assert source_of(made, "pods")["include"] == [
+        "/var/log/pods/shop_*/*/*.log", "/var/log/pods/till_*/*/*.log"
+    ]  # fmt: skip
+    assert source_of(made, "engine") == CONTAINER_FILES | {
+        "docker": {"socket": "/var/run/docker.sock"}
+    }
+    comments = "\n".join(comments_of(draft))
+    assert "kubernetes_sd_configs.1: role node: files are of pods alone" in comments
+    assert "docker_sd_configs.0.filters: no counterpart" in comments

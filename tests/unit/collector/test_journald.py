@@ -101,6 +101,12 @@ def test_a_priority_and_a_time_that_are_none_are_kept_and_counted() -> None:
     assert (record["attributes"], record["time_unix_nano"]) == ({"journald.priority": "9"}, NOW)
 
 
+def test_an_address_of_the_journal_that_is_not_known_is_counted() -> None:
+    entries = entry(1, __SEQNUM="7", __SEQNUM_ID="x") + b"\n" + entry(2, __COLOUR="red")
+    unit = Unit("j", "journal", entries, 2, NOW, {"service": "x"})
+    assert decode_records(unit, {}).notes == {"fields_unknown": 1}
+
+
 WILD = st.recursive(
     st.none() | st.text(max_size=4) | st.integers(-300, 300),
     lambda inner: st.lists(inner, max_size=3),

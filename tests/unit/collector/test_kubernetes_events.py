@@ -80,6 +80,16 @@ def test_an_event_of_another_form_is_a_record_and_what_is_not_understood_is_coun
     assert notes == {"levels_unknown": 1, "timestamps_unreadable": 1}
 
 
+def test_what_a_record_has_not_of_an_event_is_counted() -> None:
+    given = event("e", "m", related={"kind": "Node", "name": "n"})
+    given["metadata"] |= {"labels": {"a": "b"}, "annotations": {"c": "d"}, "managedFields": [{}]}
+    _, notes = decoded(given)
+    assert notes == {
+        "event_labels_dropped": 1, "event_annotations_dropped": 1, "managed_fields_dropped": 1,
+        "related_objects_dropped": 1,
+    }  # fmt: skip
+
+
 def test_a_watch_is_read_line_by_line_however_it_is_cut() -> None:
     lines = [
         {"type": "ADDED", "object": {"metadata": {"resourceVersion": "5"}}},

@@ -122,6 +122,20 @@ async def test_what_is_not_understood_is_counted(tmp_path: Path) -> None:
         assert sender.counted == {"levels_unknown": 1, "timestamps_unreadable": 1}
 
 
+async def test_what_a_record_has_not_of_a_stream_is_counted(tmp_path: Path) -> None:
+    stream = {"stream": {"app": "shop"}, "values": [[str(TIME_NS), "a"]], "entries": []}
+    request = PUSH()
+    request.streams.add(labels='{app="shop"}', hash=7).entries.add(line=b"one")
+    head = {"content-type": "application/x-protobuf"}
+    async with serving(tmp_path, "loki") as sender:
+        data = json.dumps({"streams": [stream], "tenant": "x"})
+        assert (await sender.post(PUSHES, data, headers=JSON)).status_code == 204
+        assert sender.counted == {"fields_unknown": 2}
+        body = snappy(request.SerializeToString())
+        assert (await sender.post(PUSHES, body, headers=head)).status_code == 204
+        assert sender.counted["stream_hashes_dropped"] == 1
+
+
 async def test_the_labels_that_name_the_service_can_be_chosen(tmp_path: Path) -> None:
     options: dict[str, Any] = {"service_labels": ["team"], "service": "others"}
     async with serving(tmp_path, "loki", **options) as sender:

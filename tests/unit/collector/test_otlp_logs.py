@@ -1,5 +1,6 @@
 """Plain log records on the short way have the lines that the long way makes."""
 
+from collections import Counter
 from itertools import chain
 from typing import Any
 
@@ -39,23 +40,33 @@ KINDS = ("string_value", "int_value", "bool_value", "double_value", "bytes_value
 NUMBERS = (0, 1, -1, 2**63 - 1, -(2**63))
 
 
-def long_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[tuple[str, int]]]:
+NOTES = {
+    "attributes_dropped_by_sender", "entity_refs_dropped", "flag_bits_dropped", "levels_unknown",
+    "resource_attributes_dropped", "texts_cut",
+}  # fmt: skip
+
+
+def long_way(request: ExportLogsServiceRequest) -> tuple[list[Any], Counter[str]]:
     """The lines, and what was noted of them."""
-    noted: list[tuple[str, int]] = []
+    noted: Counter[str] = Counter()
 
     def note(what: str, count: int) -> None:
-        assert what in {"resource_attributes_dropped", "levels_unknown"}
-        noted.append((what, count))
+        assert what in NOTES
+        noted[what] += count
 
     elements = decode_request(LOGS, request.SerializeToString(), Encoding.PROTOBUF)
     made = [line for one in elements for line in map_element(one, DEFAULT, 99, note)]
     return [read(line) for line in made], noted
 
 
-def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], list[tuple[str, int]]]:
+def short_way(request: ExportLogsServiceRequest) -> tuple[list[Any], Counter[str]]:
     """Likewise."""
-    noted: list[tuple[str, int]] = []
-    lines = [read(line) for line, _ in mapped(request, lambda *told: noted.append(told))]
+    noted: Counter[str] = Counter()
+
+    def note(what: str, count: int) -> None:
+        noted[what] += count
+
+    lines = [read(line) for line, _ in mapped(request, note)]
     return lines, noted
 
 
@@ -78,9 +89,13 @@ def requests(draw: st.DrawFn) -> ExportLogsServiceRequest:
     for _ in range(draw(st.integers(0, 2))):
         element = request.resource_logs.add()
         fill(draw, element.resource.attributes, 3)
+        element.resource.dropped_attributes_count = draw(st.sampled_from((0, 2)))
+        for _ in range(draw(st.integers(0, 2))):
+            element.resource.entity_refs.add(type="service")
         for _ in range(draw(st.integers(0, 2))):
             scope = element.scope_logs.add()
             scope.scope.name = draw(st.sampled_from(("", "till", "s" * 300)))
+            scope.scope.dropped_attributes_count = draw(st.sampled_from((0, 5)))
             scope.scope.version = draw(st.sampled_from(("", "1.2", "v" * 40_000)))
             if draw(st.booleans()):
                 fill(draw, scope.scope.attributes, 2)

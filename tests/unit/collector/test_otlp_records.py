@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -177,6 +178,26 @@ def test_a_span_keeps_what_the_spec_has_a_field_for() -> None:
     assert found["dropped_links_count"] == 1
 
 
+def test_texts_that_are_cut_without_the_records_saying_are_counted() -> None:
+    long = "x" * 600
+    noted = Counter[str]()
+
+    def note(what: str, count: int) -> None:
+        noted[what] += count
+
+    span = {
+        "traceId": TRACE, "spanId": SPAN, "name": long, "traceState": "a" * 600,
+        "startTimeUnixNano": str(TIME), "endTimeUnixNano": str(TIME), "events": [{"name": long}],
+    }  # fmt: skip
+    element = {"scopeSpans": [{"scope": {"name": long}, "spans": [span]}]}
+    (line,) = map_element(element, {}, NOW, note)
+    assert isinstance(line, bytes)
+    assert isinstance(check_line(line), Accepted)
+    assert noted == {"texts_cut": 4}
+    (line,) = map_element(logs({"body": {"stringValue": "b"}, "severityText": long}), {}, NOW, note)
+    assert noted["texts_cut"] == 5
+
+
 def test_a_span_of_no_kind_is_internal_and_one_without_a_name_has_one() -> None:
     (found,) = mapped(
         spans({"traceId": TRACE, "spanId": SPAN, "kind": 0, "startTimeUnixNano": TIME,
@@ -266,6 +287,42 @@ def test_values_that_json_has_no_numbers_for_are_words() -> None:
 def test_a_series_that_stopped_has_no_value() -> None:
     (found,) = mapped(metrics(number("a", "gauge", {"flags": 1})))
     assert (found["flags"], "value" in found) == (1, False)
+
+
+def noted(element: Json) -> dict[str, int]:
+    """What is counted of an element."""
+    found = Counter[str]()
+
+    def note(what: str, count: int) -> None:
+        found[what] += count
+
+    assert [*map_element(element, {"host.name": "h"}, NOW, note)]
+    return dict(found)
+
+
+def test_what_is_said_of_a_resource_and_of_a_scope_alone_is_counted() -> None:
+    element = logs({"body": {"stringValue": "b"}, "flags": 0x101})
+    element["resource"] |= {"droppedAttributesCount": 3, "entityRefs": [{"type": "host"}]}
+    element["scopeLogs"][0]["scope"]["droppedAttributesCount"] = "4"
+    assert noted(element) == {
+        "attributes_dropped_by_sender": 7, "entity_refs_dropped": 1, "flag_bits_dropped": 1,
+    }  # fmt: skip
+
+
+def test_what_a_span_has_no_place_for_of_its_links_and_events_is_counted() -> None:
+    ids = {"traceId": TRACE, "spanId": SPAN}
+    links = [
+        {**ids, "traceState": "a=b", "flags": 1, "droppedAttributesCount": 2},
+        {**ids, "traceState": "", "flags": 0, "droppedAttributesCount": 0},
+    ]
+    events = [{"name": "e", "droppedAttributesCount": 5}, {"name": "f"}]
+    span = {**ids, "name": "s", "flags": 0x301, "links": links, "events": events}
+    assert noted(spans({**span, "startTimeUnixNano": TIME, "endTimeUnixNano": TIME})) == {
+        "attributes_dropped_by_sender": 7, "link_trace_states_dropped": 1, "link_flags_dropped": 1,
+        "flag_bits_dropped": 1,
+    }  # fmt: skip
+    plain = {**ids, "name": "s", "flags": 1, "startTimeUnixNano": TIME, "endTimeUnixNano": TIME}
+    assert noted(spans(plain)) == {}
 
 
 def test_exemplars_are_kept_as_far_as_the_spec_has_room() -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.base.clock import SystemClock
+from penstock.collector.delivery.core import Delivery, Held
 from penstock.collector.delivery.engine import CreatedRecords
+from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.sources.exec import ExecSettings, ExecSource
 from penstock.collector.sources.stdin import StdinSource
 from penstock.collector.spool.writer import Payload
@@ -20,6 +22,7 @@ from tests.support.waiting import wait_until_async
 
 if TYPE_CHECKING:
     from penstock.collector.delivery.pipeline import Pipeline
+    from penstock.collector.delivery.publisher import Sender
 
 LARGE = Payload("ndjson", b"x" * 200_000, 3)
 
@@ -121,6 +124,9 @@ class Points:
     def __init__(self, **made: list[bytes]) -> None:
         self._made = made
 
+    def held_since_ns(self) -> dict[str, int]:
+        return {}
+
     def flush(
         self, _now_ns: int, _unix_ns: int, *, everything: bool = False
     ) -> dict[str, list[bytes]]:
@@ -129,12 +135,16 @@ class Points:
         return made
 
 
-def created_of(spool_writer: SpoolingIntake, *graphs: Points) -> CreatedRecords:
+def created_of(
+    spool_writer: SpoolingIntake, *graphs: Points, delivery: Delivery | None = None
+) -> CreatedRecords:
     pipeline = SimpleNamespace(
         retired=[*graphs[:-1]], graph=graphs[-1], record_drops=lambda _graph: None
     )
+    sender = SimpleNamespace(delivery=delivery or Delivery(Limits(), jitter=lambda: 0))
     return CreatedRecords(
         cast("Pipeline", pipeline),
+        cast("Sender", sender),
         spool=spool_writer.spool,
         ledger=spool_writer.ledger,
         budget=spool_writer.budget,
@@ -164,6 +174,24 @@ async def test_what_transforms_made_outlasts_a_drain_that_is_cut_short_or_is_cou
         dropped = {name: spool_writer.ledger[name].dropped["stopped"] for name in "abc"}
         assert spooled == ({"a": 2, "b": 1, "c": 1} if has_room else {"a": 0, "b": 1, "c": 0})
         assert dropped == ({"a": 0, "b": 0, "c": 0} if has_room else {"a": 2, "b": 0, "c": 1})
+
+
+async def test_what_is_made_again_after_the_start_is_not_counted_as_lost(tmp_path: Path) -> None:
+    delivery = Delivery(Limits(), jitter=lambda: 0)
+    for origin, transform in (("file/1", "a"), ("file/1", "b"), ("spool", "b")):
+        delivery.handle(Held(origin, transform, 0), 1)
+    assert delivery.let_go("spool")
+    async with spooling(tmp_path, "in", drop_newest=False) as spool_writer:
+        await fill(spool_writer)
+        large = b'"' + b"x" * 3_000 + b'"'
+        graph = Points(a=[large], b=[large, large], c=[large])
+        created = created_of(spool_writer, graph, delivery=delivery)
+        await created.leave()
+        created.give_up()
+        lost = {name: spool_writer.ledger[name].dropped["stopped"] for name in "abc"}
+        assert lost == {"a": 0, "b": 2, "c": 1}, "a is held whole, b in part, c not at all"
+        assert spool_writer.ledger["a"].received == 0
+        assert delivery.held_at("file/1") == 0
 
 
 async def test_what_a_stop_leaves_goes_into_units_that_a_spool_has_room_for(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -23,6 +23,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
+from penstock.base.clock import SystemClock
 from penstock.collector.decode.metrics import metric_line
 from penstock.collector.decode.prometheus.exposition import Scraped, ScrapedPoint, read_exposition
 from penstock.collector.errors import UndecodableError
@@ -85,6 +86,30 @@ def test_what_the_client_library_exposes_is_read(generate: Any, content_type: st
 def test_sums_begin_with_the_process_where_it_says_so() -> None:
     text = b"# TYPE a_total counter\na_total 1\nprocess_start_time_seconds 5\n"
     assert by_name(read(text))["a_total"].typed["start_time_unix_nano"] == 5_000_000_000
+
+
+def test_sums_and_histograms_begin_when_they_were_created() -> None:
+    registry, generate = CollectorRegistry(), cast("Any", generate_open_metrics)
+    before_ns = SystemClock().unix_ns()
+    Counter("jobs", "J.", ["queue"], registry=registry).labels("a").inc(3)
+    Histogram("size_bytes", "S.", buckets=(1, 5), registry=registry).observe(2)
+    Summary("wait_seconds", "W.", registry=registry).observe(0.5)
+    now_ns = SystemClock().unix_ns() + 1_000_000_000
+    found = read_exposition(
+        generate(registry), OPEN,
+        scrape_ns=now_ns, first_scrape_ns=now_ns, max_samples=100,
+    )  # fmt: skip
+    starts = [point.typed["start_time_unix_nano"] for point in found.points]
+    assert len(starts) == 4
+    assert all(before_ns - 1000 <= start_ns < now_ns for start_ns in starts)
+    assert found.notes["help_texts_dropped"] == 3
+
+
+def test_what_is_said_of_a_family_and_in_comments_is_counted() -> None:
+    body = b"# TYPE a info\n# HELP a An info.\na_info 1\n# TYPE b counter\nb_total 1\n# EOF\n"
+    assert +read(body, OPEN).notes == {"help_texts_dropped": 1, "family_types_dropped": 1}
+    body = b"# a comment\n#another\n# HELP a A.\n# TYPE a gauge\na 1 \n  # EOF\n"
+    assert +read(body).notes == {"help_texts_dropped": 1, "comments_dropped": 2}
 
 
 def test_names_and_values_stay_as_the_exporter_has_them() -> None:

@@ -52,6 +52,11 @@ def test_a_reason_of_the_gate_is_said_in_a_sentence(line: Any, told: str) -> Non
     assert told in (meaning(refused(raw)) or "")
 
 
+def test_the_transform_that_gave_a_reason_is_named_before_the_sentence() -> None:
+    told = meaning("transform t: integer_too_large") or ""
+    assert told.startswith("transform t: a field that the spec does not have holds an integer")
+
+
 def test_a_rule_that_has_no_words_is_named() -> None:
     assert meaning("invalid: a.b: odd_rule") == "a.b breaks the rule odd_rule"
 

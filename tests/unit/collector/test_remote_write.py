@@ -280,6 +280,20 @@ async def test_a_request_with_nothing_but_metadata_is_taken(tmp_path: Path) -> N
         assert (await sender.post("/push", request, headers=head)).status_code == 204
         assert (await sender.post(WRITE, request, headers=head)).status_code == 404
         assert sender.records == []
+        assert sender.counted == {"metadata_dropped": 1}
+
+
+async def test_help_texts_are_counted(tmp_path: Path) -> None:
+    series = series_1("a_total", (1.0, TIME_MS))
+    first = packed({1: [series], 3: [{1: COUNTER, 2: "a", 4: "Help."}, {1: COUNTER, 2: "b"}]})
+    symbols = ["", "Help."]
+    one = series_2(symbols, {"__name__": "a"}, COUNTER, samples=[{1: 1.0, 2: TIME_MS}])
+    one[5] |= {3: 1}
+    second = packed({4: symbols, 5: [one]})
+    async with serving(tmp_path, "prometheus_remote_write") as sender:
+        for request, head in (first, HEAD_1), (second, HEAD_2):
+            assert (await sender.post(WRITE, request, headers=head)).status_code == 204
+        assert sender.counted == {"help_texts_dropped": 2}
 
 
 async def test_a_full_spool_and_too_much_at_once_are_to_be_sent_again(tmp_path: Path) -> None:

@@ -141,6 +141,45 @@ def test_cef_behind_the_head_of_a_syslog_message() -> None:
     assert found["time_unix_nano"] == NOW_NS - 3600 * 10**9
 
 
+def test_the_header_of_syslog_before_an_event_is_kept() -> None:
+    head = '<131>1 2026-11-27T11:00:00Z fw-1 gate 77 M1 [o@1 ip="10.0.0.9"] '
+    decoded = decode("cef", f"{head}CEF:0|V|P|1|7|n|Low|rt={NOON}".encode())
+    attributes = json.loads(decoded.lines[0])["attributes"]
+    found = {key: value for key, value in attributes.items() if key.startswith("log.syslog.")}
+    assert found == {
+        "log.syslog.facility.name": "local0", "log.syslog.severity.code": 3,
+        "log.syslog.appname": "gate", "log.syslog.procid": "77", "log.syslog.msgid": "M1",
+        "log.syslog.structured_data.o@1.ip": "10.0.0.9",
+    }  # fmt: skip
+    assert decoded.notes["syslog_times_dropped"] == 1
+    found = record_of("leef", b"LEEF:1.0|V|P|1|7|src=a")["attributes"]
+    assert not any(key.startswith("log.syslog.") for key in found)
+
+
+@pytest.mark.parametrize(
+    ("codec", "message", "counted"),
+    [
+        ("cef", b"CEF:0|V|P|1|7|n|5|src=a src=b dst=c src=d", {"keys_repeated": 2}),
+        ("leef", b"LEEF:1.0|V|P|1|7|src=a\tsrc=b", {"keys_repeated": 1}),
+        ("logfmt", b"a=1 b=2 a=3", {"keys_repeated": 1}),
+        ("gelf", b'{"version": "2.0", "short_message": "m"}', {"versions_unknown": 1}),
+        ("gelf", b'{"version": "1.1", "short_message": "m"}', {}),
+    ],
+)
+def test_what_is_not_kept_of_a_message_is_counted(
+    codec: str, message: bytes, counted: dict[str, int]
+) -> None:
+    assert +decode(codec, message).notes == counted
+
+
+def test_what_belongs_to_no_key_is_kept_beside_the_others() -> None:
+    found = record_of("cef", b"CEF:0|V|P|1|7|n|5|no key src=a")
+    assert found["attributes"]["cef.extensions"] == "no key"
+    assert found["attributes"]["cef.extensions.src"] == "a"
+    found = record_of("leef", b"LEEF:1.0|V|P|1|7|alone\tsrc=a\t=b")
+    assert found["attributes"]["leef.extensions"] == "alone\t=b"
+
+
 @pytest.mark.parametrize(
     "time",
     ["1795780800000", NOON, f"{NOON}.000", f"{NOON} UTC", f"{NOON}.000 UTC",

@@ -49,10 +49,19 @@ def points(made: Window, now_ns: int = NOW) -> dict[str, dict[str, Any]]:
         (b"a:+7|g", Sample(Kind.GAUGE, "a", (), (7.0,), relative=True)),
         (b"a:x:y|s", Sample(Kind.SET, "a", (), members=(b"x:y",))),
         (b"a:1:2:3|h", Sample(Kind.HISTOGRAM, "a", (), (1.0, 2.0, 3.0))),
-        (b"a:1|d|#b:1,f,b:2", Sample(Kind.DISTRIBUTION, "a", (("b", "2"), ("f", True)), (1.0,))),
+        (b"a:1|d|#b:1,f,b:2", Sample(Kind.DISTRIBUTION, "a", (("b", "2"), ("f", True)), (1.0,),
+                                       lost=("tags_repeated",))),
+        (b"a:1|c|@1|@0.5", Sample(Kind.COUNTER, "a", (), (1.0,), rate=0.5,
+                                  lost=("fields_repeated",))),
+        (b"a:7|g|@0.5", Sample(Kind.GAUGE, "a", (), (7.0,), rate=0.5, lost=("rates_dropped",))),
+        (b"a:x|s|@0.5|T5", Sample(Kind.SET, "a", (), members=(b"x",),
+                                  lost=("rates_dropped", "times_dropped"))),
+        (b"a:1|ms|T5", Sample(Kind.TIMER, "a", (), (1.0,), time_s=5, lost=("times_dropped",))),
         (b"a:1|c|#x:y:z|c:ci-1|T1656581400|e:it",
          Sample(Kind.COUNTER, "a", (("container.id", "ci-1"), ("x", "y:z")), (1.0,),
-                time_s=1656581400)),
+                time_s=1656581400, unknown=("e",))),
+        (b"a:1|c|card:low|x|k:v|",
+         Sample(Kind.COUNTER, "a", (), (1.0,), unknown=("card", "x", "k"))),
     ],
 )  # fmt: skip
 def test_a_line_is_read_as_the_protocol_says(line: bytes, sample: Sample) -> None:
@@ -79,11 +88,13 @@ def test_an_event_and_a_check_are_read() -> None:
     event = parse_line("_e{6,7}:Grüß|a\\nbäc|d:5|h:web|p:low|t:warning|k:g|#env:x".encode())
     assert event == Notice(
         "dogstatsd.event", "Grüß\na\nbäc", "warning", (("env", "x"),),
-        {"priority": "low", "aggregation_key": "g", "host": "web"}, 5,
+        {"priority": "low", "aggregation_key": "g", "host": "web", "alert_type": "warning"}, 5,
     )  # fmt: skip
     check = parse_line(b"_sc|db.up|2|d:5|h:web|#a|m:gone")
     facts = {"check": "db.up", "status": "2", "host": "web"}
     assert check == Notice("dogstatsd.service_check", "gone", "error", (("a", True),), facts, 5)
+    assert parse_line(b"_e{1,1}:a|b|m:no").unknown == ("m",)
+    assert parse_line(b"_sc|db.up|0|t:no").unknown == ("t",)
 
 
 def test_counters_add_up_by_rate_and_series() -> None:
@@ -203,6 +214,7 @@ def test_of_too_many_gauges_the_one_not_set_for_longest_is_forgotten() -> None:
     for line in (b"b:+1|g", b"c:+1|g"):
         made.add(sample_of(line))
     assert points(made) == {"b": gauge(1.0), "c": gauge(4.0)}, "b begins again at nothing"
+    assert made.forgotten_gauges == 2
 
 
 def sample_of(line: bytes) -> Sample:

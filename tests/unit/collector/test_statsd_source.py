@@ -60,7 +60,7 @@ async def test_samples_of_both_ways_are_one_series_and_flushed_at_the_stop(tmp_p
         assert names == {5.0: "Shop.sold", 2.0: "shop.sold"}
         (event,) = (r for r in records if r["kind"] == "log")
         assert (event["body"], event["severity_number"]) == ("a\nb", 17)
-        assert event["attributes"] == {"level": "x"}
+        assert event["attributes"] == {"level": "x", "dogstatsd.alert_type": "error"}
         assert (notes["samples_aggregated"], notes["samples_refused_bad_line"]) == (4, 2)
         assert spool_writer.account.received == 3
 
@@ -71,6 +71,18 @@ async def test_each_interval_is_flushed(tmp_path: Path) -> None:
         await wait_until_async(lambda: len(spool_writer.lines()) == 1)
         await send_datagrams(source.endpoints["udp"], b"a:1|c")
         await wait_until_async(lambda: len(spool_writer.lines()) == 2)
+
+
+async def test_fields_that_are_not_known_are_counted_and_named_once(tmp_path: Path) -> None:
+    with capture_logs() as logs:
+        async with listening(tmp_path) as (source, spool_writer):
+            host, port = source.endpoints["udp"].split(":")
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                sender.sendto(b"a:1|c|card:low|e:x\na:1|c|card:low", (host, int(port)))
+            notes = spool_writer.account.notes
+            await wait_until_async(lambda: notes["fields_unknown"] == 3)
+    named = [one["field"] for one in logs if one["event"] == "field_unknown"]
+    assert named == ["card", "e"]
 
 
 async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_rfc5424_example_1() -> None:
     assert parsed == Parsed(
         "rfc5424", 34, time_of("2003-10-11T22:14:15.003Z"), b"mymachine.example.com", b"su",
         b"", b"ID47", {}, b"'su root' failed for lonvick on /dev/pts/8",
-        has_priority=True,
+        has_priority=True, has_time=True,
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_rfc3164_example_1() -> None:
     parsed = parse(b"<34>Oct 11 22:14:15 mymachine su: 'su root' failed for lonvick on /dev/pts/8")
     assert parsed == Parsed(
         "rfc3164", 34, time_of("2026-10-11T22:14:15Z"), b"mymachine", b"su", b"", b"", {},
-        b"'su root' failed for lonvick on /dev/pts/8", has_priority=True,
+        b"'su root' failed for lonvick on /dev/pts/8", has_priority=True, has_time=True,
     )  # fmt: skip
 
 

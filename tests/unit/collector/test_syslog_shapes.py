@@ -1,5 +1,6 @@
 """What is made of a message by the head that it shares is what would be made of it alone."""
 
+from collections import Counter
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collector.decode.syslog import ShapedMessages, decode_syslog, parse_message, record_of
+from penstock.collector.decode.units import decode_records
 from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.spool.spool import Unit
 from penstock.specs.limits import STRING_CHARACTERS_MAX
@@ -55,12 +57,21 @@ def test_a_message_makes_the_record_that_it_makes_alone(
     messages: list[bytes], service: str
 ) -> None:
     unit = unit_of(messages, service=service)
-    shaped = ShapedMessages(unit, RESOURCE, ZoneInfo("Europe/Berlin"))
+    shaped = ShapedMessages(unit, RESOURCE, ZoneInfo("Europe/Berlin"), Counter())
     for message in messages:
         made = shaped.make(message)
         one = alone(message, unit)
         assert made is None or made == (one, check_line(one))
     assert [line for line, _ in decode_syslog(unit, RESOURCE)] == [alone(m, unit) for m in messages]
+
+
+def test_times_that_cannot_be_read_are_counted_on_both_ways() -> None:
+    times = [b"2026-02-30T10:00:00Z", b"-", b"Feb 30 10:00:00", b"Feb 20 10:00:00"]
+    whole = [b"<13>1 " + time + b" h a - - - x" for time in times[:2]]
+    whole += [b"<13>" + time + b" h a: x" for time in times[2:]]
+    for messages in (whole, [message + b"\xff" for message in whole]):
+        notes = decode_records(unit_of(messages), RESOURCE).notes
+        assert +notes == {"timestamps_unreadable": 2}
 
 
 @given(TIMES, RESTS, st.lists(TEXTS, min_size=2, max_size=4))

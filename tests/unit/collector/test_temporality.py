@@ -102,16 +102,6 @@ def test_deltas_become_cumulative() -> None:
         point(10, 5, "delta"),
         point(10, 5, "cumulative", is_monotonic=False),
         point(10, 5, None, metric_type="gauge", is_monotonic=None),
-        point(
-            10,
-            None,
-            "cumulative",
-            metric_type="exponential_histogram",
-            is_monotonic=None,
-            count=1,
-            scale=0,
-            zero_count=1,
-        ),
         point(10, None, "cumulative", flags=1),
     ],
 )
@@ -119,6 +109,36 @@ def test_what_cannot_be_converted_passes_as_it_is(line: bytes) -> None:
     (found,) = made(graph_to("delta"), line)
     given = orjson.loads(line)
     assert {key: found[key] for key in given} == given
+
+
+def exponential(time_s: int, temporality: str, scale: int, counts: list[int]) -> bytes:
+    return point(
+        time_s, None, temporality, metric_type="exponential_histogram", is_monotonic=None,
+        count=sum(counts) + 1, sum=float(sum(counts)), scale=scale, zero_count=1,
+        positive={"offset": 0, "bucket_counts": counts}, min=0.0, max=9.0,
+    )  # fmt: skip
+
+
+def test_exponential_histograms_become_deltas_at_the_lower_scale() -> None:
+    graph = graph_to("delta")
+    lines = [
+        exponential(10, "cumulative", 1, [1, 1, 2]), exponential(20, "cumulative", 0, [2, 5]),
+        exponential(30, "cumulative", 0, [1, 5]),
+    ]  # fmt: skip
+    first, second = made(graph, *lines)
+    assert (first["count"], first["sum"], first["scale"], first["zero_count"]) == (3, 3.0, 0, 0)
+    assert first["positive"] == {"offset": 1, "bucket_counts": [3]}
+    assert (second["count"], second["positive"]["bucket_counts"]) == (7, [1, 5])
+    assert "min" not in first
+    assert graph.counts()["t"]["series_reset"] == 1
+
+
+def test_exponential_deltas_become_cumulative() -> None:
+    found = made(graph_to("cumulative"), *(exponential(n, "delta", 2, [n]) for n in (10, 20)))
+    assert [one["positive"] for one in found] == [
+        {"offset": 0, "bucket_counts": [10]}, {"offset": 0, "bucket_counts": [30]}
+    ]  # fmt: skip
+    assert [(one["count"], one["zero_count"]) for one in found] == [(11, 1), (32, 2)]
 
 
 def test_a_total_beyond_its_range_passes_as_it_is() -> None:

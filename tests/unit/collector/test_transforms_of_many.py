@@ -43,6 +43,10 @@ def flushed(graph: Graph, now_ns: int, *, everything: bool = False) -> list[dict
     return [orjson.loads(line) for line in lines]
 
 
+def is_flush_due(graph: Graph) -> bool:
+    return graph.is_flush_due
+
+
 # Explode.
 
 
@@ -90,6 +94,23 @@ def test_an_empty_array_is_passed_on_and_one_that_is_too_long_refused() -> None:
     (refused,) = outcome.refused
     assert refused.reason == "transform t: the array has more than 2 items (max_items)"
     assert total(outcome) == 3 + outcome.copies
+
+
+def test_a_record_that_would_become_too_many_bytes_is_refused_and_counted() -> None:
+    graph = graph_with({"type": "explode", "max_items": 1000, "max_bytes": 64 * 1024})
+    small, many = '["i"]', orjson.dumps(["i"] * 1000).decode()
+    wide = {"attributes": {"shared": "x" * 1000}}
+    outcome = process(
+        graph, log(small, **wide), log(many, **wide), log(orjson.dumps([1] * 1001).decode())
+    )
+    assert len(records_of(outcome)) == 1
+    assert [one.reason for one in outcome.refused] == [
+        "transform t: its items become more than 65536 bytes (max_bytes)",
+        "transform t: the array has more than 1000 items (max_items)",
+    ]
+    counts = graph.counts()["t"]
+    assert (counts["parts_too_large"], counts["too_many_items"]) == (1, 1)
+    assert counts["quarantined"] == 2
 
 
 def test_items_go_on_through_later_transforms_each_by_itself() -> None:
@@ -203,14 +224,15 @@ def test_records_of_a_key_become_one_when_their_time_is_over() -> None:
     assert flushed(graph, 99 * SECOND, everything=True) == []
 
 
-def test_the_record_that_ends_a_group_goes_on_as_the_group() -> None:
+def test_a_group_ends_with_a_condition_or_with_its_last_record() -> None:
     section = {**REDUCE, "ends_when": 'body == "end"', "max_records": 3}
     graph = graph_with(section)
+    flushed(graph, 0)
     outcome = process(graph, order("7"), order("8"), order("7", body="end"), order("8"), order("8"))
-    found = records_of(outcome)
+    assert outcome.ended == {DropReason.AGGREGATED: 5}
+    found = flushed(graph, SECOND)
     assert [one["body"] for one in found] == ["b\nend", "b\nb\nb"]
     assert [one["attributes"]["reduce.records"] for one in found] == [2, 3]
-    assert outcome.ended == {DropReason.AGGREGATED: 3}
     assert flushed(graph, SECOND, everything=True) == []
 
 
@@ -264,16 +286,28 @@ def test_a_list_is_for_attributes() -> None:
         graph_with({**REDUCE, "merge": {"body": "list"}})
 
 
-def test_a_group_of_two_services_goes_where_its_first_record_would() -> None:
-    """Read again after a kill, the same record may be another group's: it has no fingerprint."""
+def test_a_group_of_two_services_is_of_its_first_record() -> None:
+    """Read again after a kill, a record may be of another group: none goes on as its group."""
     other = orjson.dumps(orjson.loads(order("7", body="end")) | {"resource": {"service.name": "b"}})
     graph = graph_with({**REDUCE, "ends_when": 'body == "end"'})
-    process(graph, order("7"))
-    whole, alone = process(graph, other), process(graph, other)
-    assert [subject for subject, _ in delivered(whole)] == ["telemetry.logs.shop"]
-    assert [subject for subject, _ in delivered(alone)] == ["telemetry.logs.b"]
+    flushed(graph, 0)
+    assert process(graph, order("7"), other, other).batches == {}
+    found = flushed(graph, SECOND)
+    assert [one["resource"]["service.name"] for one in found] == ["shop", "b"]
     given = {"transforms": {"t": {"inputs": ["app"], **REDUCE}}}
-    assert route_fingerprint(config_of(given), graph_of(given)) == UNKNOWN
+    assert route_fingerprint(config_of(given), graph_of(given)) != UNKNOWN
+
+
+def test_groups_that_ended_wait_for_the_flush_within_their_bytes() -> None:
+    graph = graph_with({**REDUCE, "ends_when": "true", "max_ended_bytes": 64 * 1024})
+    flushed(graph, 0)
+    process(graph, *(order(str(number), body="x" * 30_000) for number in range(2)))
+    assert is_flush_due(graph) is False
+    assert flushed(graph, 1) == []
+    process(graph, order("3", body="x" * 30_000))
+    assert is_flush_due(graph) is True
+    assert len(flushed(graph, 2)) == 3
+    assert is_flush_due(graph) is False
 
 
 def test_a_group_holds_what_it_merged_within_its_bytes() -> None:
@@ -332,8 +366,8 @@ def test_late_spans_follow_the_decision() -> None:
     flushed(graph, 0)
     assert len(flushed(graph, 11 * SECOND)) == 1
     outcome = process(graph, span(trace_id(0)), span(trace_id(1)), now_ns=12 * SECOND)
-    assert [record["trace_id"] for record in records_of(outcome)] == [trace_id(0)]
-    assert outcome.ended == {DropReason.SAMPLED: 1}
+    assert outcome.ended == {DropReason.AGGREGATED: 1, DropReason.SAMPLED: 1}
+    assert [one["trace_id"] for one in flushed(graph, 13 * SECOND)] == [trace_id(0)]
     assert graph.counts()["t"]["late_spans"] == 2
     process(graph, span(trace_id(2)), now_ns=12 * SECOND)  # its decision forgets the oldest
     flushed(graph, 23 * SECOND)
@@ -347,8 +381,37 @@ def test_the_rest_is_kept_by_its_ratio_and_says_how_many_it_stands_for() -> None
     kept = flushed(graph, 0, everything=True)
     assert 60 < len(kept) < 140
     assert {one["sample_weight"] for one in kept} == {4.0}
-    late = records_of(process(graph, span(kept[0]["trace_id"])))
-    assert [one["sample_weight"] for one in late] == [4.0]
+    process(graph, span(kept[0]["trace_id"]))
+    assert [one["sample_weight"] for one in flushed(graph, 0, everything=True)] == [4.0]
+
+
+def test_spans_of_decided_traces_wait_for_the_flush_within_their_bytes() -> None:
+    graph = graph_with({**TAIL, "max_traces": 1, "max_decided_bytes": 64 * 1024})
+    flushed(graph, 0)
+    filler: dict[str, Any] = {"attributes": {"x": "x" * 30_000}}
+    process(graph, *(span(trace_id(number), **filler) for number in range(3)))
+    assert is_flush_due(graph) is False
+    process(graph, span(trace_id(3), **filler))
+    assert is_flush_due(graph) is True
+    flushed(graph, 1)
+    assert is_flush_due(graph) is False
+
+
+def test_what_a_transform_holds_is_as_old_as_its_oldest_record() -> None:
+    reduce, tail = graph_with({**REDUCE, "max_groups": 1}), graph_with(TAIL)
+    for graph, line in ((reduce, order), (tail, lambda key: span(trace_id(int(key))))):
+        flushed(graph, 0)
+        assert graph.held_since_ns() == {}
+        process(graph, line("1"), now_ns=1 * SECOND)
+        process(graph, line("2"), now_ns=2 * SECOND)
+        assert graph.held_since_ns() == {"t": 1 * SECOND}
+        flushed(graph, 11 * SECOND)
+        assert graph.held_since_ns() == {"t": 2 * SECOND}
+        process(graph, line("1"), now_ns=11 * SECOND)  # a late span waits for the flush
+        assert graph.held_since_ns() == {"t": 2 * SECOND}
+        flushed(graph, 12 * SECOND)
+        flushed(graph, 30 * SECOND)
+        assert graph.held_since_ns() == {}
 
 
 @pytest.mark.parametrize("bound", [{"max_traces": 2}, {"max_bytes": 64 * 1024}])

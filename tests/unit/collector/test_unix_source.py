@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,10 @@ SMALL, BIG, HUGE = [b"x"], [b"x" * 900_000], [b"x" * 2_000_000]
 
 
 @asynccontextmanager
-async def listening(directory: Path, spool_writer: SpoolingIntake) -> AsyncIterator[UnixSource]:
-    section = UnixSettings(type="unix", path=directory / "c.sock", mode=0o600)
+async def listening(
+    directory: Path, spool_writer: SpoolingIntake, **more: Any
+) -> AsyncIterator[UnixSource]:
+    section = UnixSettings(type="unix", path=directory / "c.sock", mode=0o600, **more)
     source = UnixSource(
         "app",
         section,
@@ -128,6 +131,75 @@ async def test_what_the_sender_dropped_itself_is_noted_once(
     second = encode_batch("s", 2, SMALL, dropped={"log": {"queue_full": 5, "my_own": 1}})
     await talk(source, first, second)
     assert spool_writer.account.as_dict()["sender_dropped"] == {"queue_full": 5, "other": 1}
+
+
+async def test_what_the_sender_dropped_itself_is_noted_once_though_a_reload_replaces_the_source(
+    tmp_path: Path, spool_writer: SpoolingIntake
+) -> None:
+    for sequence, count in ((1, 3), (2, 5)):
+        batch = encode_batch("s", sequence, SMALL, dropped={"log": {"queue_full": count}})
+        async with listening(tmp_path, spool_writer, max_senders=sequence) as source:
+            await talk(source, batch)
+    assert spool_writer.account.as_dict()["sender_dropped"] == {"queue_full": 5}
+
+
+def accounted(emitted: int, acked: int, *, queued: int = 0) -> dict[str, int]:
+    return {"emitted": emitted, "acked": acked, "queued": queued, "spooled": 0}
+
+
+async def test_what_a_sender_reports_of_all_its_records_is_in_the_account_of_its_service(
+    source: UnixSource, spool_writer: SpoolingIntake
+) -> None:
+    about: dict[str, Any] = {"resource": {"service.name": "shop"}}
+    about["dropped"] = {"log": {"queue_full": 2, "my_own": 1}}
+    first = encode_batch("s", 1, SMALL, account=accounted(9, 0, queued=5), **about)
+    second = encode_batch("s", 2, SMALL, account=accounted(9, 1, queued=4), **about)
+    for frame in (first, second):
+        await talk(source, frame)
+    apps = spool_writer.ledger.apps["app"]
+    shown = apps.as_dict(spool_writer.clock.monotonic_ns())["senders"]["s"]
+    assert shown["service"] == "shop"
+    assert shown["dropped"] == {"queue_full": 2, "other": 1}
+    assert (shown["emitted"], shown["acked"], shown["queued"]) == (9, 2, 4)
+    assert (shown["difference"], shown["unseen"]) == (0, 0)
+    await wait_until_async(
+        lambda: not apps.as_dict(spool_writer.clock.monotonic_ns())["senders"]["s"]["connected"]
+    )
+
+
+@pytest.mark.parametrize("account", [5, {}, accounted(-1, 0), {**accounted(1, 0), "acked": "1"}])
+async def test_a_sender_without_a_sound_report_is_in_the_account_of_all_others(
+    source: UnixSource, spool_writer: SpoolingIntake, account: object
+) -> None:
+    dropped = {"log": {"queue_full": 3}}
+    await talk(source, encode_batch("s", 1, SMALL, dropped=dropped, account=account))
+    shown = spool_writer.ledger.apps["app"].as_dict(0)
+    assert (shown["senders"], shown["unreported"]) == ({}, {"acked": 1, "dropped_queue_full": 3})
+
+
+async def test_a_batch_that_is_repeated_before_it_is_durable_is_in_the_sums_once(
+    source: UnixSource, spool_writer: SpoolingIntake
+) -> None:
+    first, second = (encode_batch("s", number, SMALL) for number in (1, 2))
+    assert len(await talk(source, first, second, first, second)) == 4
+    assert spool_writer.ledger.apps["app"].as_dict(0)["unreported"] == {"acked": 2}
+
+
+async def test_senders_beyond_the_limit_are_counted_together(
+    tmp_path: Path, spool_writer: SpoolingIntake
+) -> None:
+    async with listening(tmp_path, spool_writer, max_senders=1) as source:
+        dropped = {"log": {"queue_full": 3}}
+        first = encode_batch("a", 1, SMALL, account=accounted(1, 0))
+        frames = [
+            encode_batch("b", number, SMALL, dropped=dropped, account=accounted(3 + number, 0))
+            for number in (1, 2)
+        ]
+        assert len(await talk(source, first, *frames)) == 3
+        shown = spool_writer.ledger.apps["app"].as_dict(0)
+        assert [*shown["senders"]] == ["a"]
+        assert shown["untracked"] == {"acked": 2, "dropped_queue_full": 3}
+        assert shown["unreported"] == {}
 
 
 async def test_a_sender_that_reads_no_answers_is_cut_off_and_holds_nothing(

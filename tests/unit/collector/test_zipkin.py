@@ -113,6 +113,17 @@ async def test_what_is_not_understood_or_has_no_place_is_counted(tmp_path: Path)
         assert sender.records[2]["dropped_events_count"] == 72
 
 
+async def test_what_a_span_has_no_place_for_is_counted(tmp_path: Path) -> None:
+    both = {"ipv4": "10.0.0.1", "ipv6": "::2"}
+    tags = {"otel.status_code": "FINE"}
+    async with serving(tmp_path, "zipkin") as sender:
+        given = span(kind="BATCH", colour="red", remoteEndpoint=both, tags=tags)
+        assert (await sender.post(SPANS, given)).status_code == 202
+        assert sender.counted == {
+            "fields_unknown": 1, "kinds_unknown": 1, "statuses_unknown": 1, "addresses_dropped": 1,
+        }  # fmt: skip
+
+
 async def test_a_sender_shows_its_token_and_anybody_asks_for_its_health(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     async with serving(tmp_path, "zipkin", auth={"token_file": tmp_path / "token"}) as sender:

@@ -10,21 +10,43 @@ from penstock.base.errors import ExitCode
 from penstock.deploy.account.account import Account, Answer
 from penstock.deploy.account.command import exit_code
 from penstock.deploy.account.figures import Reading, SinkFigures
-from penstock.deploy.account.rows import Row, Start, State, rows_of, worst
+from penstock.deploy.account.rows import APPS_MAX, Row, Start, State, rows_of, worst
 from penstock.deploy.account.table import account_table
 from tests.support.console import a_stage, a_status
 
 BALANCED, SETTLING, UNKNOWN, OFF = State
+APPS = {"senders": {}, "ended": {}, "unreported": {"acked": 100, "dropped_queue_full": 3}}
 
 
-def collector(delivered: int = 90, *, held: int = 0, started_ms: int = 20, **more: Any) -> Any:
+def sender(service: str = "shop", **more: Any) -> dict[str, Any]:
+    """A process that emitted 20, of which 12 are acknowledged."""
+    return {"service": service, "emitted": 20, "acked": 12, "dropped": {"queue_full": 3},
+            "queued": 4, "spooled": 1, "lost": 0, "difference": 0, "unseen": 0} | more  # fmt: skip
+
+
+def app_rows(*senders: dict[str, Any], **account: Any) -> list[Row]:
+    told = {str(number): one for number, one in enumerate(senders)}
+    apps = {"senders": told, "ended": {}, "unreported": {}} | account
+    info = {"reconciliation": {"unix": {"received": 1}}, "apps": {"unix": apps}}
+    found = rows_of(None, Reading({"edge-1": a_status("collector", "c", info=info)}))
+    return [row for row in found if row.stage == "apps"]
+
+
+def collector(
+    delivered: int = 90,
+    *,
+    held: int = 0,
+    started_ms: int = 20,
+    workers_started_ms: tuple[int, ...] = (),
+    **more: Any,
+) -> Any:
     account = {"recovered": 0, "received": delivered + held + 10, "delivered": delivered,
-               "filtered": 8, "dropped": {"throttled": 2}, "held": held, "difference": 0,
-               "sender_dropped": {"queue_full": 3}} | more  # fmt: skip
-    return a_status(
-        "collector", "c", a_stage("source/unix:apps", 100),
-        info={"reconciliation": {"apps": account}}, started_ms=started_ms,
-    )  # fmt: skip
+               "filtered": 8, "dropped": {"throttled": 2}, "held": held,
+               "difference": 0} | more  # fmt: skip
+    workers = {str(i): {"started_ms": it} for i, it in enumerate(workers_started_ms)}
+    info = {"reconciliation": {"apps": account}, "apps": {"apps": APPS}, "workers": workers}
+    stage = a_stage("source/unix:apps", 100)
+    return a_status("collector", "c", stage, info=info, started_ms=started_ms)
 
 
 def logd(stored: int = 90, *, started_ms: int = 10, end: int | None = None, **more: Any) -> Any:
@@ -93,6 +115,56 @@ def test_a_row_that_does_not_balance_names_the_host(
     assert exit_code([*rows(both, both).values()]) is ExitCode.FAILURE
 
 
+def test_each_service_has_a_row_of_its_processes() -> None:
+    ended = {"shop": {"emitted": 5, "acked": 4, "dropped_too_large": 1}}
+    billing, shop = app_rows(sender(), sender(), sender("billing"), ended=ended)
+    assert (billing.name, shop.name) == ("apps edge-1/billing", "apps edge-1/shop")
+    assert (billing.state, shop.state) == (BALANCED, BALANCED)
+    assert billing.statement == (
+        "20 emitted = 12 acked + 4 queued + 1 spooled + 3 dropped (queue_full)"
+    )
+    assert (shop.came["emitted"], shop.went["acked"], shop.difference) == (45, 28, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference", "says"),
+    [
+        ({"queued": 0, "lost": 4, "difference": 4}, 4, "4 were in the memory of a process that"),
+        ({"difference": -2, "queued": 6}, 2, ""),
+        ({"unseen": -3}, 3, "counts 3 records fewer as acknowledged than this collector"),
+        ({"unseen": 1}, 1, "counts 1 record more as acknowledged than this collector"),
+    ],
+)
+def test_an_app_that_does_not_balance_is_named(
+    change: dict[str, Any], difference: int, says: str
+) -> None:
+    shop, billing = app_rows(sender("billing"), sender(), sender(**change))
+    assert (billing.name, billing.state) == ("apps edge-1/billing", BALANCED)
+    assert (shop.name, shop.state, shop.difference) == ("apps edge-1/shop", OFF, difference)
+    assert says in shop.note
+
+
+def test_processes_that_a_collector_does_not_tell_apart_are_named() -> None:
+    sums = {"acked": 5, "dropped_sampled": 2}
+    rows = app_rows(sender(), others=sums, untracked=sums, unreported=sums)
+    assert [row.part for row in rows] == [
+        "edge-1/shop", "edge-1/ended processes", "edge-1/further processes", "edge-1",
+    ]  # fmt: skip
+    for row in rows[1:]:
+        assert row.statement.startswith("7 emitted = 5 acked + 2 dropped (sampled); of ")
+    assert "beyond the source's max_senders" in rows[2].note
+
+
+def test_many_apps_share_a_row_and_those_that_are_off_come_first() -> None:
+    names = [f"app-{number:02d}" for number in range(APPS_MAX + 2)]
+    found = app_rows(*(sender(name, difference=int(name == names[-1])) for name in names))
+    assert [row.part for row in found[:2]] == [f"edge-1/{names[-1]}", "edge-1/app-00"]
+    assert len(found) == APPS_MAX + 1
+    assert (found[-1].part, found[-1].came, found[-1].note) == (
+        "edge-1/…", {"emitted": 40}, "2 more applications",
+    )  # fmt: skip
+
+
 def test_what_was_delivered_before_the_log_was_read_must_be_in_it() -> None:
     """The collector goes on between the readings: its second figure is never compared."""
     before, after = reading(), reading(collector=collector(500))
@@ -114,7 +186,11 @@ def test_more_in_the_log_is_what_waits_for_its_ack_or_of_other_publishers() -> N
     assert (row.state, row.note) == (BALANCED, "7 on the way")
     both = reading(logd=logd(100), collector=collector(held=7))
     row = rows(both, both)["collectors → log collector"]
-    assert (row.state, row.note) == (BALANCED, "3 records of other publishers")
+    assert row.state is BALANCED
+    assert row.note == (
+        "3 records more than these collectors delivered: of other publishers, or from before a"
+        " restart"
+    )
 
 
 def test_a_log_that_is_read_between_its_counters_settles() -> None:
@@ -218,6 +294,8 @@ def test_records_that_were_held_when_it_began_may_have_been_stored_before() -> N
     "restart",
     [
         {"collector": collector(3)},
+        {"collector": collector(600, started_ms=21)},
+        {"collector": collector(600, workers_started_ms=(20, 30))},
         {"logd": logd(end=10)},
         {"collector-2": collector()},
     ],
@@ -232,6 +310,40 @@ def test_after_a_restart_the_comparison_begins_again(restart: Mapping[str, Any])
     assert first.state is UNKNOWN
     assert "begins again" in first.note
     assert last.state is BALANCED
+
+
+@pytest.mark.parametrize("workers_started_ms", [(), (20, 25)])
+def test_a_restart_between_two_readings_hides_no_later_loss(
+    workers_started_ms: tuple[int, ...],
+) -> None:
+    """The collector had delivered nothing at the start, so its count does not fall."""
+    polled = Polled()
+    first: dict[str, Any] = {"workers_started_ms": workers_started_ms}
+    for delivered, end in ((0, 1000), (0, 1000), (500, 1500)):
+        polled.take(collector=collector(delivered, **first), logd=logd(end=end))
+    again: dict[str, Any] = {
+        "started_ms": 21,
+        "workers_started_ms": tuple(it + 9 for it in workers_started_ms),
+    }
+    for _ in range(2):
+        polled.take(collector=collector(0, **again), logd=logd(end=1500))
+    lost = {"collector": collector(300, **again), "logd": logd(end=1600)}
+    row = [polled.take(**lost)[HOP] for _ in range(2)][1]
+    assert (row.state, row.difference) == (OFF, 200), row.statement
+
+
+def test_records_that_a_restarted_collector_meets_again_are_not_missing() -> None:
+    """It reads a file again that it had delivered, and sends nothing of it."""
+    polled = Polled()
+    again: dict[str, Any] = {"started_ms": 21}
+    for _ in range(2):
+        polled.take(collector=collector(0, **again), logd=logd(end=1000))
+    for repeated, missing in ((50, 0), (48, 2)):
+        met = {"collector": collector(50, repeated=repeated, **again), "logd": logd(end=1000)}
+        row = [polled.take(**met)[HOP] for _ in range(2)][1]
+        assert (row.difference, row.state) == (missing, OFF if missing else BALANCED)
+    both = reading(collector=collector(140, repeated=50))
+    assert rows(both, both)[HOP].statement == "90 delivered = 90 stored"
 
 
 def answers(at_ns: int, **asked_ns: int) -> list[Answer]:

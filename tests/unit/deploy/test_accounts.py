@@ -41,10 +41,10 @@ def test_the_last_final_status_counts(tmp_path: Path) -> None:
 
 
 def test_the_account_is_that_of_all_sources() -> None:
-    status = {"info": {"reconciliation": {"unix": SOURCE, "file": SOURCE}}}
+    status = {"info": {"reconciliation": {"unix": SOURCE, "file": SOURCE | {"repeated": 1}}}}
     account = CollectorFigures.read(status)
     assert account is not None
-    assert (account.recovered, account.delivered, account.held) == (2, 14, 2)
+    assert (account.recovered, account.sent, account.held) == (2, 13, 2)
     assert account.went["quarantined"] == 2
     assert account.went["dropped (too_large)"] == 4
     assert (account.difference, account.acked) == (0, 10)

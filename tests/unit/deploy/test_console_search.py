@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from penstock.deploy.console.search.form import FormError, read_form
 from penstock.deploy.console.search.searches import (
     ABANDONED_S,
     MAX_ANSWERS,
+    THREADS_EACH,
     Searches,
     TooManySearchesError,
 )
 from penstock.deploy.trace.explain import RecordTrace, Trace
 from penstock.deploy.trace.find import FoundRecord, Progress
 from penstock.deploy.trace.parts import PartsClient
-from penstock.deploy.trace.question import TraceQuestion
+from penstock.deploy.trace.question import ConditionError, TraceQuestion
 from tests.support.collector_files import MovableClock
 from tests.support.console import (
     ACT,
@@ -63,6 +65,14 @@ def test_a_form_becomes_a_question() -> None:
     assert read(trace_id=TRACE.upper(), ways="no") == TraceQuestion(
         trace_ids=(TRACE,), limit=100, with_ways=False
     )
+    where = "service = 'shop' and body like '%declined%'"
+    assert read(where=where, stream="logs") == TraceQuestion(
+        where=where, streams=("logs",), limit=100
+    )
+    files = (Path("/etc/penstock/job.yaml"),)
+    sent = {"text": "x", "stopped": "yes"}
+    found = read_form(sent, streams=(), max_records=1, job_files=files)
+    assert found.job_files == files
     assert read(position="logs/0/4711").positions == ("logs/0/4711",)
     assert read(text="x", after="logs/0/4711").after == "logs/0/4711"
 
@@ -85,6 +95,10 @@ def test_a_form_becomes_a_question() -> None:
         ("after", "logs/0/x", "logs/0/4711"),
         ("text", "x" * 257, "at most 256"),
         ("text", ["x"], "at most 256"),
+        ("where", "x" * 4001, "at most 4000"),
+        ("where", "body is null", "stands alone"),
+        ("stopped", "maybe", "yes or no"),
+        ("stopped", "yes", "names no job file"),
         ("colour", "red", "no such field"),
     ],
 )
@@ -141,6 +155,8 @@ def looking() -> Iterator[Looking]:
     yield made
     made.is_found = True
     made.looks_again.release(100)
+    # A search that ended later would be in what the next test captures of the log.
+    wait_until(lambda: all(it.name != "penstock-search" for it in threading.enumerate()))
 
 
 def searches_of(looking: Any, clock: MovableClock | None = None, **bounds: Any) -> Searches:
@@ -188,7 +204,7 @@ def test_so_many_searches_run_at_a_time_and_a_cancelled_one_makes_room(looking: 
 
     def is_ended() -> bool:
         looking.looks_again.release()  # the other one may have taken the last
-        return searches.running == 1
+        return searches.ended["cancelled"] == 1
 
     wait_until(is_ended)
     assert told(searches, first)["state"] == "cancelled"
@@ -196,6 +212,37 @@ def test_so_many_searches_run_at_a_time_and_a_cancelled_one_makes_room(looking: 
     searches.start(QUESTION)
     assert not searches.cancel("another")
     assert searches.describe("another") is None
+
+
+def test_a_cancelled_search_gives_its_place_away_before_its_thread_ends(looking: Looking) -> None:
+    searches = searches_of(looking, max_concurrent=1)
+    for _ in range(THREADS_EACH - 1):
+        assert searches.cancel(searches.start(QUESTION))
+        assert searches.running == 0
+    searches.cancel(searches.start(QUESTION))
+    with pytest.raises(TooManySearchesError, match="1 searches are running"):
+        searches.start(QUESTION)  # threads that do not end are bounded, too
+
+
+def test_one_search_at_a_time_reads_the_files_of_stopped_jobs(looking: Looking) -> None:
+    searches = searches_of(looking)
+    by_files = replace(QUESTION, job_files=(Path("job.yaml"),))
+    first = searches.start(by_files)
+    with pytest.raises(TooManySearchesError, match="files of stopped jobs"):
+        searches.start(by_files)
+    searches.start(QUESTION)
+    searches.cancel(first)
+    with pytest.raises(TooManySearchesError, match="files of stopped jobs"):
+        searches.start(by_files)  # it may still have Spark
+
+
+def test_what_is_wrong_with_a_condition_is_said_of_its_field() -> None:
+    def refuse(config: ConsoleConfig, question: TraceQuestion, progress: Progress) -> Trace:
+        raise ConditionError("it has no column boddy")
+
+    searches = searches_of(refuse)
+    answer = ended(searches, searches.start(TraceQuestion(where="boddy = 1")))["answer"]
+    assert answer["fields"] == {"where": "it has no column boddy"}
 
 
 def test_a_search_that_takes_too_long_ends_with_what_it_found(looking: Looking) -> None:

@@ -18,7 +18,7 @@ def account(
     came = {"recovered": recovered, "received": received}
     went = {"delivered": delivered, "quarantined": ended}
     difference = abs(sum(came.values()) - sum(went.values()))
-    return CollectorFigures(came, went, difference, received, {})
+    return CollectorFigures(came, went, difference, received)
 
 
 GOOD = Figures(

@@ -59,10 +59,13 @@ def test_few_stages_are_all_there() -> None:
 
 
 def test_what_applications_dropped_themselves_is_told() -> None:
-    account = {"sender_dropped": {"queue_full": 67_000, "too_large": 55}}
+    account = {"dropped_queue_full": 67_000, "dropped_too_large": 55}
     status = {
         "health": "ready", "reasons": [], "stages": [],
-        "info": {"reconciliation": {"unix": account, "otlp": {"sender_dropped": {}}}},
+        "info": {
+            "reconciliation": {"unix": {"received": 1}},
+            "apps": {"unix": {"senders": {}, "ended": {}, "unreported": account}},
+        },
     }  # fmt: skip
     status["component"] = "collector"
     (line,) = [line for line in printed({"collector": status}) if "applications" in line]

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from penstock.base.clock import SystemClock
 from penstock.deploy.cli import cli
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.trace.explain import Trace, explain, named
+from penstock.deploy.trace.answer import unknown_ids
+from penstock.deploy.trace.explain import RecordTrace, Trace, explain, named
 from penstock.deploy.trace.find import (
     FoundRecord,
     PartitionRange,
@@ -23,6 +24,7 @@ from penstock.deploy.trace.find import (
     scan,
 )
 from penstock.deploy.trace.parts import Parts, PartsClient
+from penstock.deploy.trace.question import TraceQuestion
 from penstock.deploy.trace.report import report
 from penstock.deploy.trace.stopped_jobs import find_stopped_jobs
 from penstock.logd.format.batch import Record
@@ -182,6 +184,38 @@ def test_a_part_that_does_not_answer_is_named_and_the_rest_is_told(
     assert "collector edge-1" in "\n".join(report(trace))
     nobody = asked({"edge": "http://127.0.0.1:1", "logd-1": "http://127.0.0.1:1"}, record())
     assert nobody.silent == {"edge": "nothing listens there"}
+
+
+QUARANTINED = {"fate": "quarantined", "collector": "edge-1", "time_ns": SECOND, "source": "app",
+               "service": None, "trace_id": TRACE, "record_id": "r2", "reason": "no body",
+               "replayed": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "complete"),
+    [
+        ({}, ExitCode.OK, True),
+        ({"unknown_ids": ["r9"]}, ExitCode.FAILURE, False),
+        ({"edges": [QUARANTINED]}, ExitCode.FAILURE, False),
+        ({"edges": [QUARANTINED | {"replayed": True}]}, ExitCode.OK, True),
+        ({"is_cut": True}, ExitCode.OK, False),
+    ],
+)
+def test_what_is_missing_beside_a_record_that_every_sink_has_is_missed(
+    more: dict[str, Any], code: ExitCode, complete: bool
+) -> None:
+    trace = Trace([RecordTrace(record(), None, [verdict("lake", "delivered")])], **more)
+    assert (trace.exit_code, trace.as_json()["complete"]) == (code, complete)
+
+
+def test_ids_of_which_no_part_knows_are_named() -> None:
+    found = FoundRecord("logs", 0, 7, value=line(7, trace_id=TRACE, record_id="r1"))
+    trace = Trace([RecordTrace(found, None, ())], edges=[QUARANTINED])
+    question = TraceQuestion(trace_ids=(TRACE, "t9"), record_ids=("r1", "r2", "r9", "r9"))
+    trace.unknown_ids = unknown_ids(question, trace)
+    assert trace.unknown_ids == ["t9", "r9"]
+    last = [*report(trace)][-1]
+    assert last == "r9: no record that was found has it, and no collector knows it"
 
 
 def test_where_nothing_is_found_or_no_job_reads_it_the_code_is_1(job: FakePart) -> None:

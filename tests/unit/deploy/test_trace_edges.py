@@ -1,14 +1,16 @@
 """A trace asks collectors for records that never reached the log."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from penstock.collector.drops.query import RecordQuery
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.trace.edges import ask_collectors, questions_of
+from penstock.deploy.trace.edges import ask_collectors, questions_of, service_of
 from penstock.deploy.trace.parts import PartsClient
 from penstock.deploy.trace.question import TraceQuestion
 from penstock.deploy.trace.report import edge_text
@@ -36,22 +38,32 @@ SINCE = datetime(2026, 1, 31, 3, tzinfo=UTC)
 def test_of_a_condition_a_collector_is_asked_for_what_it_can_know(
     where: str, asked: dict[str, Any] | None
 ) -> None:
-    found = questions_of(TraceQuestion(where=where, limit=5))
-    assert found == ([] if asked is None else [{**asked, "limit": 5}])
+    question = TraceQuestion(where=where, limit=5)
+    assert questions_of(question) == ([] if asked is None else [{**asked, "limit": 5}])
+    assert service_of(question) == (asked or {}).get("service", "")
 
 
-def test_each_id_is_a_question_and_a_time_bounds_it() -> None:
+def test_one_question_has_many_ids_and_a_time_bounds_it() -> None:
     from_ns = int(SINCE.timestamp()) * 10**9
     assert questions_of(
-        TraceQuestion(trace_ids=("t1",), record_ids=("r1",), start=SINCE, limit=2)
+        TraceQuestion(trace_ids=("t1", "t2"), record_ids=("r1",), start=SINCE, limit=2)
     ) == [
-        {"trace_id": "t1", "from_ns": from_ns, "limit": 2},
-        {"record_id": "r1", "from_ns": from_ns, "limit": 2},
+        {"trace_ids": ["t1", "t2"], "from_ns": from_ns, "limit": 4},
+        {"record_ids": ["r1"], "from_ns": from_ns, "limit": 2},
     ]
 
 
+def test_more_ids_than_a_request_may_have_are_several_questions() -> None:
+    ids = tuple(f"{number:064x}" for number in range(2500))
+    asked = questions_of(TraceQuestion(record_ids=ids))
+    assert [it for one in asked for it in one["record_ids"]] == [*ids]
+    assert all(len(json.dumps(one)) < 64 * 1024 for one in asked)
+    assert all(RecordQuery.read(one).record_ids == {*one["record_ids"]} for one in asked)
+
+
 def facts(**more: Any) -> dict[str, Any]:
-    return {"time_unix_nano": 10**18, "source": "app", "service": "shop", **more}
+    ids = {"trace_id": "", "record_id": ""}
+    return {"time_unix_nano": 10**18, "source": "app", "service": "shop", **ids, **more}
 
 
 def collector(answer: Mapping[str, Any] | None) -> FakePart:
@@ -81,6 +93,29 @@ def test_what_never_reached_the_log_is_told_and_who_did_not_answer() -> None:
         f"{about}: in quarantine: missing_field: body",
         "edge-1 dropped 7 more in that time and has no record of them",
     ]
+    there = edge_text(edges[0] | {"in_log": True})
+    assert there.startswith("a record with its record id is in the log: 2001-09-09T")
     assert [*silent] == ["edge-2"]
     path, _, document = parts["edge-1"].posted[0]
     assert (path, document) == ("/records", {"service": "shop"})
+
+
+def test_a_full_answer_is_asked_for_again_by_halves() -> None:
+    """Each id has two drops, and an answer at most three: only single ids are answered whole."""
+
+    def answered(asked: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        found = [facts(reason="filtered", step=f"{one} {nth}", text="")
+                 for one in asked["record_ids"] for nth in "ab"]  # fmt: skip
+        drops = found[-asked["limit"] :]
+        return 200, {"drops": drops, "missed": [{"records": 7}], "quarantine": []}
+
+    part = FakePart(lambda: a_status("collector", "c"))
+    part.answers[""] = answered
+    question = {"record_ids": ["r1", "r2", "r3"], "limit": 3}
+    config = ConsoleConfig(parts={"edge": part.url})
+    edges, silent = asyncio.run(ask_collectors(PartsClient(config), {"edge": {}}, [question] * 2))
+    part.close()
+    assert silent == {}
+    steps = [it["step"] for it in edges if it["fate"] == "dropped"]
+    assert steps == [f"r{number} {nth}" for number in (1, 2, 3) for nth in "ab"]
+    assert [it["records"] for it in edges if it["fate"] == "unrecorded"] == [7]

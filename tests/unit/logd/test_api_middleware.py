@@ -9,6 +9,7 @@ import pytest
 
 from penstock.logd.api.operations import OPERATIONS, On
 from penstock.logd.errors import RefusedError
+from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.security.principal import ANONYMOUS, Method, Principal
 from tests.support.guarded_api import ROOT, Guarded, guarded, somebody
@@ -268,11 +269,14 @@ def test_what_was_done_outlasts_the_machine_before_whoever_asked_is_told(tmp_pat
 def test_a_fetch_that_waited_is_not_answered_by_rules_of_before(tmp_path: Path) -> None:
     async def work(found: Guarded) -> None:
         await found.allow("allow alice read orders")
-        asked = {"stream": "orders", "offset": 0, "wait_ms_max": 50}
+        asked = {"stream": "orders", "offset": 0, "wait_ms_max": 60_000}
         waiting = asyncio.create_task(found.code(ALICE, "fetch", **asked))
         await asyncio.sleep(0)
         await found.allow("deny alice read orders")
-        assert await waiting == "PERMISSION_DENIED"
+        assert not waiting.done()
+        found.partition("orders").take([Message(b"orders.new", b"", b"", b"x")])
+        async with asyncio.timeout(20):
+            assert await waiting == "PERMISSION_DENIED"
 
     run(tmp_path, work)
 

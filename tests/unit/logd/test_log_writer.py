@@ -17,7 +17,12 @@ from typing_extensions import override
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.errors import CorruptFrameError, LogFailedError
 from penstock.logd.intake.turn import Append, Message, MessageRun, PrebuiltBatch
-from penstock.logd.limits import FRAME_BYTES_MAX, WRITE_HERE_NS_MAX
+from penstock.logd.limits import (
+    DISK_STALL_NS_MIN,
+    FRAME_BYTES_MAX,
+    WRITE_HERE_BYTES_MAX,
+    WRITE_HERE_NS_MAX,
+)
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.log_writer import (
@@ -266,11 +271,12 @@ def test_what_is_written_is_told_before_it_is_durable(tmp_path: Path) -> None:
         outcomes.append((outcome, world.log.synced_offset))
 
     world = World(tmp_path, post=note)
-    world.writer.tell_written = True
+    world.writer.reports_written = True
     world.publish(0, 2)
     world.publish(2)
     world.run()
-    assert outcomes == [(Written(3, 0), 0), (Durable(3, 0), 3)]
+    frames = tuple(world.log.frames(0))
+    assert outcomes == [(Written(3, 0, frames), 0), (Durable(3, 0), 3)]
 
 
 def test_a_memory_waits_for_what_was_given_before_it_and_no_more(tmp_path: Path) -> None:
@@ -448,12 +454,20 @@ def test_an_ack_does_not_wait_for_the_mark_of_what_is_synced(tmp_path: Path) -> 
 
 def test_what_others_copy_is_written_here_and_synced_on_a_thread(tmp_path: Path) -> None:
     world = World(tmp_path, clock=QuickClock(), pool=WriterPool())
-    world.writer.tell_written = True
+    world.writer.reports_written = True
     world.publish(0, 2)
     assert world.write_here()
     wait_until(lambda: len(world.outcomes) == 2)
-    assert world.outcomes == [Written(2), Durable(2)]
+    assert world.outcomes == [Written(2, 0, tuple(world.log.frames(0))), Durable(2)]
     assert world.log.synced_offset == 2
+
+
+def test_a_large_write_is_not_kept_for_followers(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.writer.reports_written = True
+    messages = [Message(b"t.a", b"", b"", bytes(WRITE_HERE_BYTES_MAX))]
+    world.writer.enqueue(Append([MessageRun(0, 1, messages)], 1))
+    assert world.run() == [Written(1), Durable(1)]
 
 
 def test_a_slow_disk_is_kept_away_from_the_caller(tmp_path: Path) -> None:
@@ -474,18 +488,21 @@ def test_a_slow_disk_is_kept_away_from_the_caller(tmp_path: Path) -> None:
 
 
 class SteppingClock(SystemClock):
-    """To it whatever is timed takes as long as a slow disk does."""
+    """To it whatever is timed takes as long as a disk that stalls, or another time."""
 
     now_ns = 0
 
+    def __init__(self, step_ns: int = DISK_STALL_NS_MIN) -> None:
+        self.step_ns = step_ns
+
     @override
     def monotonic_ns(self) -> int:
-        self.now_ns += 10 * WRITE_HERE_NS_MAX
+        self.now_ns += self.step_ns
         return self.now_ns
 
 
 @pytest.mark.parametrize("fsync", ["commit", "never"])
-def test_one_slow_write_here_keeps_the_next_away(tmp_path: Path, fsync: Any) -> None:
+def test_one_stall_of_the_disk_keeps_the_next_write_away(tmp_path: Path, fsync: Any) -> None:
     pool, config = WriterPool(), replace(CONFIG, fsync=fsync)
     world = World(tmp_path, clock=SteppingClock(), pool=pool, config=config)
     world.publish(0)
@@ -494,6 +511,19 @@ def test_one_slow_write_here_keeps_the_next_away(tmp_path: Path, fsync: Any) -> 
     world.publish(1)
     assert not world.write_here()
     assert world.run() == [Durable(1), Durable(2)]
+
+
+@pytest.mark.parametrize("fsync", ["commit", "never"])
+def test_a_write_that_waited_for_a_core_does_not_keep_the_next_away(
+    tmp_path: Path, fsync: Any
+) -> None:
+    clock = SteppingClock((DISK_STALL_NS_MIN - 1) // 4)  # it is read a few times for each write
+    config = replace(CONFIG, fsync=fsync)
+    world = World(tmp_path, clock=clock, pool=WriterPool(), config=config)
+    for offset in range(3):
+        world.publish(offset)
+        assert world.write_here(), offset
+    assert world.run()[-1] == Durable(3)
 
 
 def test_what_may_take_long_is_left_to_a_thread(tmp_path: Path) -> None:

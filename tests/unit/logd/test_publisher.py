@@ -2,11 +2,12 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from nats.errors import MaxPayloadError, NoRespondersError
+from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from penstock.logd.errors import RefusedError, UnavailableError
@@ -24,12 +25,14 @@ from penstock.logd.publisher.publisher import SubjectQueues
 
 
 class Reply:
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, subject: str = "", headers: Any = None) -> None:
         self.data = data
+        self.subject = subject
+        self.headers = headers
 
 
 class FakeLog:
-    """A NATS connection with a logd at its end, which loses what `rng` says.
+    """A NATS connection of nats-py's with a logd at its end, which loses what `rng` says.
 
     Attributes:
         values: What is stored, in order.
@@ -50,14 +53,44 @@ class FakeLog:
         self.producer_ids: dict[bytes, None] = {}
         self.under_way = self.most_under_way = 0
         self.nack: Nack | None = None
+        self.inboxes = 0
+        self.on_reply: dict[str, Callable[[Reply], Awaitable[None]]] = {}
+        self.answering: set[asyncio.Task[None]] = set()
+
+    def new_inbox(self) -> str:
+        self.inboxes += 1
+        return f"_INBOX.{self.inboxes}"
+
+    async def subscribe(self, subject: str, cb: Callable[[Reply], Awaitable[None]]) -> "FakeLog":
+        self.on_reply[subject.removesuffix("*")] = cb
+        return self
+
+    async def unsubscribe(self) -> None:
+        self.on_reply.clear()
+
+    async def publish(
+        self, subject: str, payload: bytes, *, reply: str, headers: dict[str, str] | None
+    ) -> None:
+        task = asyncio.create_task(self._reply(reply, subject, payload, headers))
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
+
+    async def _reply(
+        self, reply: str, subject: str, payload: bytes, headers: dict[str, str] | None
+    ) -> None:
+        try:
+            answer = await self.request(subject, payload, headers=headers)
+        except NoRespondersError:
+            answer = Reply(b"", headers={"Status": "503"})
+        except NatsTimeoutError:
+            return
+        answer.subject = reply
+        prefix = reply[: reply.rindex(".") + 1]
+        if prefix in self.on_reply:
+            await self.on_reply[prefix](answer)
 
     async def request(
-        self,
-        subject: str,
-        payload: bytes,
-        *,
-        timeout: float,  # noqa: ASYNC109 - nats-py's
-        headers: dict[str, str] | None,
+        self, subject: str, payload: bytes, *, headers: dict[str, str] | None
     ) -> Reply:
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -111,6 +144,7 @@ class FakeLog:
 
 
 def make(log: FakeLog, **options: Any) -> Publisher:
+    options = {"ack_timeout_s": 0.002} | options if log.trouble else options
     return Publisher(log, PublishOptions(**options), rng=log.rng, pauses_s=(1e-5, 1e-4))
 
 
@@ -187,7 +221,8 @@ async def test_a_batch_that_ends_early_lets_none_behind_it_overtake_one_before_i
                 await asyncio.sleep(0)
             raise NoRespondersError
         if value == b"2" and not cancelled:
-            raise MaxPayloadError
+            refusal = PubAck(stream="s", nack=Nack.BAD_BATCH, description="no")
+            return Reply(encode_envelope(TYPE_BATCH_ACK, encode_ack(refusal)))
         if value == b"2":
             await held.wait()
         return await answering(subject, payload, **rest)
@@ -216,6 +251,39 @@ async def test_what_stays_refused_or_unanswered_is_given_up_at_the_deadline() ->
         log.is_closed = True
         with pytest.raises(UnavailableError, match="closed"):
             await publisher.publish("t.a", b"x")
+
+
+async def test_an_answer_after_its_time_is_not_taken_for_that_of_the_next_attempt() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    answering, attempts = log.request, list[str]()
+    again, first_taken = asyncio.Event(), asyncio.Event()
+
+    async def request(subject: str, payload: bytes, **rest: Any) -> Reply:
+        answer = await answering(subject, payload, **rest)
+        attempts.append(subject)
+        if len(attempts) == 1:
+            await again.wait()  # past the first attempt's time
+            first_taken.set()
+        else:
+            again.set()
+            await first_taken.wait()
+            await asyncio.sleep(0)
+        return answer
+
+    log.request = request  # type: ignore[method-assign]
+    async with make(log, ack_timeout_s=0.05) as publisher:
+        ack = await publisher.submit("t.a", b"x")
+        assert (await ack).duplicate
+    assert log.values == [b"x"]
+
+
+async def test_a_publisher_has_one_inbox_until_it_is_closed() -> None:
+    log = FakeLog(random.Random(1), trouble=0)
+    async with make(log) as publisher:
+        first = [asyncio.create_task(publisher.publish("t.a", b"x")) for _ in range(5)]
+        await asyncio.gather(*first, publisher.publish_batch("t.b", [record(1)]))
+        assert (log.inboxes, len(log.on_reply)) == (1, 1)
+    assert not log.on_reply
 
 
 async def test_an_answer_of_somebody_else_is_no_ack() -> None:
@@ -397,10 +465,12 @@ async def test_the_subject_idle_longest_is_forgotten_first_and_a_busy_one_never(
 
 
 def test_more_subjects_than_the_limit_are_remembered_only_while_they_are_in_use() -> None:
-    lanes = SubjectQueues(3)
+    queues = SubjectQueues(3)
     with ExitStack() as used:
         for number in range(5):
-            used.enter_context(lanes.of(f"t.{number}").used())
-        assert len(lanes) == 5
-    lanes.of("t.last")
-    assert list(lanes) == ["t.3", "t.4", "t.last"]
+            queue = queues.of(f"t.{number}")
+            queue.users += 1
+            used.callback(setattr, queue, "users", 0)
+        assert len(queues) == 5
+    queues.of("t.last")
+    assert list(queues) == ["t.3", "t.4", "t.last"]

@@ -10,12 +10,12 @@ import pytest
 
 from penstock.router.checkpoint.local import StartingOffsets
 from penstock.router.errors import DataLossError, LogUnavailableError
-from penstock.router.job.query import logd_options
 from penstock.router.job.starting_offsets import first_state, starting_offsets
 from penstock.router.read.logd_reader import LogState
 from penstock.router.read.offset_spec import Subscription, Times
 from penstock.router.read.offsets import EARLIEST, LATEST, Offsets, Readable, StreamPartition
 from penstock.router.read.options import parse_options
+from penstock.router.streaming.batches import logd_options
 from penstock.service import ConfigError, UnavailableError, show_config
 from tests.unit.router.sink_rows import TestClock
 from tests.unit.router.test_router_config import load
@@ -181,5 +181,10 @@ def test_what_a_job_says_of_its_source_is_what_the_source_takes(tmp_path: Path) 
     at_end = taken(job.without_waiting())
     assert (at_end.min_rows, at_end.max_rows) == (None, 60)
     plain = taken(load(tmp_path))
-    assert (plain.subject, plain.rack, plain.min_rows, plain.max_rows) == (None, None, None, 50_000)
+    assert (plain.subject, plain.rack, plain.min_rows, plain.max_rows) == (
+        None,
+        None,
+        None,
+        200_000,
+    )
     assert parse_options(logd_options(job, Offsets({}), Offsets({})), streaming=False).rack == "a b"

@@ -15,6 +15,7 @@ from penstock.router.columns.passthrough import (
     pack,
     pack_lost,
     unpack,
+    unpack_for_each,
     whole_values,
 )
 
@@ -51,6 +52,31 @@ def test_each_row_has_its_own_verdict_and_those_without_one_are_left_out(
     assert got.column_names == ["offset", "tags", VERDICT]
     assert list(zip(got["offset"].to_pylist(), got[VERDICT].to_pylist(), strict=True)) == want
     assert [dict(tags)["n"] for tags in got["tags"].to_pylist()] == [str(at) for at, _ in want]
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.none() | st.just(0), st.none() | st.just(1)), min_size=1, max_size=5),
+        max_size=5,
+    )
+)
+def test_several_verdicts_on_the_same_rows_are_each_as_if_it_were_the_only_one(
+    of_batches: list[list[tuple[int | None, int | None]]],
+) -> None:
+    parts, first = [], 0
+    for verdicts in of_batches:
+        rows = batch(first, len(verdicts))
+        parts.append(pack(rows.select(["offset"]), rows))
+        first += len(verdicts)
+    said = [pair for each in of_batches for pair in each]
+    packed = judged(parts, [one for one, _ in said])
+    both = packed.append_column("other", pa.array([other for _, other in said], pa.int32()))
+    names = [VERDICT, "other"]
+    found = unpack_for_each(both, names, SCHEMA, "said")
+    for name, rows in zip(names, found, strict=True):
+        alone = unpack(both, name, SCHEMA)
+        assert rows.rename_columns(alone.column_names) == alone
+        assert rows.column_names[-1] == "said"
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 7), st.booleans())

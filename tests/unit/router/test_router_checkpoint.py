@@ -16,8 +16,10 @@ from penstock.router.checkpoint.local import (
     CheckpointVersionError,
     JobLock,
     StartingOffsets,
+    check_spark_files,
     clear_unfinished,
     committed_offsets,
+    note_done,
     planned_offsets,
 )
 from penstock.router.read.offsets import Offsets, StreamPartition
@@ -90,9 +92,33 @@ def test_an_offset_log_of_another_version_is_not_read_as_one_of_ours(tmp_path: P
     ) as it:
         planned_offsets(tmp_path, 3)
     assert it.value.exit_code == ExitCode.CONFIG
-    assert "the pyspark that wrote it" in it.value.fix
+    assert "the pyspark and the spark.conf that wrote it" in it.value.fix
     (tmp_path / "offsets" / "3").write_text('v1\n{}\n{"logs": {"0": 7}}')
     assert planned_offsets(tmp_path, 3).next == {StreamPartition("logs", 0): 7}
+
+
+def test_the_files_of_spark_are_checked_before_a_job_reads_on(tmp_path: Path) -> None:
+    """Commits of version 2 come with state stores of version 2, which spark.conf may ask for."""
+    check_spark_files(tmp_path / "none yet")
+    for name, held in (
+        ("offsets/3", 'v1\n{}\n{"logs": {"0": 7}}'),
+        ("commits/2", 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'),
+        ("metadata", '{"id":"5f2c"}'),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(held)
+    with pytest.raises(CheckpointVersionError, match=r"commits/2: a log of commits .*'v2'") as it:
+        check_spark_files(tmp_path)
+    assert "begin again" in it.value.fix
+    note_done(tmp_path, 2)
+    check_spark_files(tmp_path)
+
+
+@pytest.mark.parametrize("held", ["", "{bad", "[]", "{}", '{"id": 5}', "null"])
+def test_a_damaged_file_of_the_querys_id_is_reported(tmp_path: Path, held: str) -> None:
+    (tmp_path / "metadata").write_text(held)
+    with pytest.raises(CheckpointDamagedError, match="metadata cannot be read"):
+        check_spark_files(tmp_path)
 
 
 @pytest.mark.parametrize("held", [b"", b"{bad", b"[]", b"\xff", b'{"logs": {"x": 1}}'])

@@ -13,12 +13,12 @@ from penstock.router.cli.inspect import picture
 from penstock.router.cli.main import cli
 from penstock.router.job.config import JobConfig, Spark
 from penstock.router.job.permissions import unreadable
-from penstock.router.job.query import logd_options
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks.http.sink import HttpSink
 from penstock.router.sinks.parquet.sink import ParquetSink
 from penstock.router.sinks.registry import known_types
 from penstock.router.spark.session import at_launch, session_settings
+from penstock.router.streaming.batches import logd_options
 from penstock.service import ConfigError, load_config, show_config
 
 SAMPLE = Path("router/job.yaml")
@@ -268,6 +268,29 @@ def test_a_clusters_secret_is_of_its_file_and_on_no_command_line(tmp_path: Path)
     shown = at_launch(found)
     assert shown.keys() == found.keys() - {"spark.authenticate.secret", "spark.hadoop.x.secret.key"}
     assert not {"hush", "k"} & set(shown.values())
+
+
+def test_workers_are_forked_by_the_routers_own_daemon_where_the_driver_runs_tasks(
+    tmp_path: Path,
+) -> None:
+    daemon, own = "spark.python.daemon.module", "penstock.router.spark.worker_daemon"
+    assert session_settings("x", Spark(master="local[2]"), tmp_path)[daemon] == own
+    assert daemon not in session_settings("x", Spark(master="spark://127.0.0.1:1"), tmp_path)
+    chosen = Spark(conf={daemon: "pyspark.daemon"})
+    assert session_settings("x", chosen, tmp_path)[daemon] == "pyspark.daemon"
+
+
+def test_java_has_one_compiler_unless_the_job_says_otherwise(tmp_path: Path) -> None:
+    drivers, executors = (f"spark.{it}.defaultJavaOptions" for it in ("driver", "executor"))
+    local = session_settings("x", Spark(), tmp_path)
+    assert "TieredStopAtLevel=1" in local[drivers]
+    assert executors not in local
+    cluster = session_settings("x", Spark(master="spark://a:1"), tmp_path)
+    assert "TieredStopAtLevel=1" in cluster[drivers]
+    assert "TieredStopAtLevel=1" in cluster[executors]
+    assert "TieredStopAtLevel" not in cluster["spark.executor.extraJavaOptions"]
+    own = session_settings("x", Spark(conf={drivers: "-Xss2m"}), tmp_path)
+    assert own[drivers] == "-Xss2m"
 
 
 BEFORE, SIDE_BY_SIDE, SWAPPED = sorted(Path("examples/backends").glob("*.yaml"))

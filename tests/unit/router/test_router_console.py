@@ -55,6 +55,7 @@ def test_its_json_form_is_one_line_a_batch(
 ) -> None:
     console = open_console(tmp_path, as_json=True)
     console.write(table(ROWS))
+    console.write(table(ROWS).slice(0, 0))
     console.write(table([row(9)]))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sum(item["records"] for item in line["batch"]) for line in lines] == [4, 1]

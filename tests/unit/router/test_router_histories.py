@@ -176,10 +176,7 @@ class Job:
         self._context.begin_batch(before, planned)
         if lost:
             self._context.shorten()
-        if rows:
-            self.sink.write(table(rows))
-        else:
-            self.sink.write_nothing()
+        self.sink.write(table(rows) if rows else table([row(0)]).slice(0, 0))
         self._perhaps_killed()
         self._committed += 1
         return True

@@ -90,4 +90,4 @@ def test_a_job_that_waits_for_its_log_answers_to_its_names_alone_and_says_what_i
                 started.result(60)
     finally:
         job.close()
-    assert [(it["event"], it["logd"]) for it in logs] == [("stream_lookup_started", logd)]
+    assert [it["logd"] for it in logs if it["event"] == "stream_lookup_started"] == [logd]

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 from typing_extensions import override
 
-from penstock.router.sinks.kafka.client import read_position
+from penstock.router.sinks.kafka.positions import read_position
 from penstock.router.sinks.kafka.sink import Kafka, KafkaSink, Message, Position, TroubleError
 from tests.support.sink_batches import batch, context, log_record
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.router.sinks.kafka.client import Connection
-from penstock.router.sinks.kafka.sink import KafkaSink, Message, Position
+from penstock.router.sinks.kafka.producer import PartitionProducer, Target
+from penstock.router.sinks.kafka.sink import Message, Position
 
 _LATE = KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka names its own errors so, and no other way
 
@@ -51,13 +51,14 @@ class Producer:
 
 def test_what_is_behind_a_refused_message_is_not_waited_for() -> None:
     """Nor does the producer go with it: a new one has every position to read."""
-    settings = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "t"}
     producer: Any = Producer()
-    connection = Connection(KafkaSink.model_validate(settings), "job.sink", producer=producer)
+    target = Target("topic", "positions", b"logs/0", timeout_s=10)
+    before, behind = Position(0, 0, "digest"), Position(0, 4, "digest")
+    of_partition = PartitionProducer(producer, target, before, lambda error: None)
     messages = [Message(None, b"{}", (), 0, "logs/0", offset) for offset in range(4)]
-    refused = connection.send(messages, "logs/0", Position(0, 4, "digest"))
+    refused = of_partition.send(messages, b"{}", behind)
     assert [(place, why.name) for place, why in refused.items()] == [(1, "INVALID_RECORD")]
     assert producer.flushes == 2
     assert producer.ended == ["abort", "abort"]
-    connection.close()
-    assert producer.ended[2:] == ["purge"], "it was still the one in use"
+    assert of_partition.position == before
+    assert not of_partition.is_over

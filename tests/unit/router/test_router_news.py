@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import closing
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.read.async_calls import AsyncCalls
 from penstock.router.read.news import PARTITIONS_MAX, News
-from penstock.router.read.offsets import Readable, StreamPartition
+from penstock.router.read.offsets import Readable, StreamPartition, offsets_from_json
 from tests.unit.router.source_log import LOGS, TRACES, FakeLog, at, stream_reader
 
 S = 10**9
@@ -47,8 +48,7 @@ class Query:
             if end == at(self.next):
                 self.log.clock.now_ns += 10**7  # Spark's pause where there is nothing new
                 continue
-            assert self.log.readable is not None
-            self.next = self.log.readable.end
+            self.next = offsets_from_json(end).next[LOGS]
             assert end == at(self.next)
             self.batches.append(((self.log.clock.now_ns - self.begun_ns) / S, self.next))
             self.log.clock.sleep(batch_s)
@@ -83,6 +83,31 @@ def test_batches_that_take_longer_follow_each_other_at_once() -> None:
     query.come([30 + number / 10 for number in range(100)])
     query.run(60, batch_s=3)
     assert [time for time, _ in query.batches] == [31.0, 34.0, 37.0, 40.0]
+
+
+def test_a_full_batch_behind_a_full_one_waits_for_no_interval() -> None:
+    query = Query(FakeLog(Readable(0, 350)), batchInterval="2s", maxOffsetsPerTrigger="100")
+    query.run(10, batch_s=0.3)
+    ends = [(0.0, 100), (0.3, 200), (0.6, 300), (2.6, 350)]
+    assert query.batches == [pytest.approx(batch) for batch in ends]
+
+
+def test_a_batch_that_is_full_of_bytes_is_a_full_one() -> None:
+    log = FakeLog(Readable(0, 25))
+    log.sizes = {"logs": 1_000_000}
+    query = Query(log, batchInterval="2s", maxBytesPerTrigger="10000000")
+    query.run(10, batch_s=0.3)
+    assert [time for time, _ in query.batches] == pytest.approx([0.0, 0.3, 2.3])
+
+
+def test_a_rate_above_a_batch_each_interval_makes_full_batches_and_no_growing_lag() -> None:
+    query = Query(FakeLog(Readable(0, 0)), batchInterval="2s", maxOffsetsPerTrigger="100")
+    query.come([30 + number / 60 for number in range(60 * 60)])  # 120 in each interval
+    query.run(90, batch_s=0.3)
+    sizes = [end - start for (_, start), (_, end) in pairwise(query.batches)]
+    assert sizes.count(100) >= len(sizes) - 2
+    assert query.next > 60 * 60 - 200
+    assert query.asked < 2 * len(query.batches) + 20, "a look that begins none is no loop"
 
 
 def test_without_an_interval_a_record_begins_a_batch_when_it_comes() -> None:

@@ -1,21 +1,28 @@
 """The Parquet sink: places, names, replays, leftovers."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.router.columns.projection import Projection, Projector
+from penstock.router.columns.schema import MARKS, view
+from penstock.router.columns.spec_versions import known_versions
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from penstock.service import ConfigError
 from tests.unit.router.sink_rows import MORNING, context, row, table
+from tests.unit.router.test_router_conversion import LOG, SPAN, log_rows
 
 BY_SERVICE = FORMER_PARTITIONED_BY
+NO_ROWS = table([row(0)]).slice(0, 0)
 
 
 def open_lake(directory: Path, within: SinkContext | None = None) -> ParquetLake:
@@ -85,15 +92,15 @@ def test_a_batch_that_comes_again_without_any_row_leaves_none(tmp_path: Path) ->
     lake.write(table([row(5), row(7, partition=1)]))
     its = context(tmp_path)
     again = open_lake(tmp_path, its)
-    again.write_nothing()  # nobody knows where it begins
+    again.write(NO_ROWS)  # nobody knows where it begins
     assert read(tmp_path)["offset"].to_pylist() == [0, 5, 7]
     its.starts.update({"logs.5f2c19aa-0": 6, "logs.5f2c19aa-1": 8})
-    again.write_nothing()  # it is the batch after it
+    again.write(NO_ROWS)  # it is the batch after it
     assert read(tmp_path)["offset"].to_pylist() == [0, 5, 7]
     its.starts.update({"logs.5f2c19aa-0": 1, "logs.5f2c19aa-1": 0})
-    again.write_nothing()
+    again.write(NO_ROWS)
     assert read(tmp_path)["offset"].to_pylist() == [0]
-    again.write_nothing()
+    again.write(NO_ROWS)
     assert read(tmp_path)["offset"].to_pylist() == [0]
 
 
@@ -237,3 +244,26 @@ def test_another_tools_file_is_not_taken_for_that_of_the_letters(tmp_path: Path)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "lake" / name)
     letters_lake(tmp_path).write(table([row(5)]))
     assert len(files(tmp_path)) == 2
+
+
+def test_an_attribute_that_is_a_number_here_and_text_there_keeps_its_type(tmp_path: Path) -> None:
+    """The map has texts; the record's JSON has the types, and readers query it by them."""
+    columns = tuple(it for it in view("records").columns if it.name not in MARKS)
+    values = [7, "7", "seven", 7.5, True, None, [1, "a"], {"b": 2}]
+    texts = [json.dumps(LOG | {"attributes": {"k": value}}).encode() for value in values]
+    projector = Projector(Projection(view("records"), columns, None, known_versions()))
+    rows = projector.shape(SPAN, log_rows([*texts]))
+    lake = open_lake(tmp_path)
+    lake.write(pa.Table.from_batches([rows]))
+    path = tmp_path / "lake"
+    found = duckdb.sql(
+        "select attributes['k'], json_extract(decode(value), '$.attributes.k') as k, json_type(k)"
+        f" from read_parquet('{path}/**/*.parquet') order by \"offset\""
+    ).fetchall()
+    assert [json.loads(text) for _, text, _ in found] == values
+    assert [kind for *_, kind in found] == [
+        "UBIGINT", "VARCHAR", "VARCHAR", "DOUBLE", "BOOLEAN", "NULL", "ARRAY", "OBJECT",
+    ]  # fmt: skip
+    assert [text for text, *_ in found] == [
+        "7", "7", "seven", "7.5", "true", None, '[1,"a"]', '{"b":2}',
+    ]  # fmt: skip

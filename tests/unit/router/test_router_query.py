@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from typing_extensions import override
 from penstock.router.checkpoint.journal import BatchJournal
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError
 from penstock.router.job.config import JobConfig
-from penstock.router.job.query import RESTART_MIN_S, SinkQuery, first_lines
-from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes
+from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes, PlannedTask
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext, TaskSink
 from penstock.router.sinks.sink import WriteResult
+from penstock.router.streaming.query import RESTART_MIN_S, SinkQuery, first_lines
 from tests.support.scripted_spark import (
     ENDED,
     NoRows,
@@ -64,11 +65,14 @@ class TakesBack(Pigeon, TaskSink):
 
     def __init__(self, sink_context: SinkContext) -> None:
         super().__init__(PigeonConfig(type="pigeon"), sink_context)
+        self.context = sink_context
         self.calls: list[str] = []
+        self.cuts: list[dict[StreamPartition, tuple[int, ...]]] = []
 
     @override
     def begin(self) -> None:
         self.calls.append("begin")
+        self.cuts.append(dict(self.context.cuts))
 
     @override
     def writer(self) -> NoFiles:
@@ -82,11 +86,7 @@ class TakesBack(Pigeon, TaskSink):
 
     @override
     def commit(self, results: Sequence[Any]) -> None:
-        raise AssertionError("there are no rows")
-
-    @override
-    def write_nothing(self) -> None:
-        self.calls.append("write_nothing")
+        self.calls.append("commit")
 
 
 @dataclass
@@ -127,7 +127,7 @@ def made(
     sink = Closable(within)
     assert isinstance(within.clock, TestClock)
     query = SinkQuery(
-        job_in(directory), sink, within, starting or Offsets({}), {}, routed=ScriptedRouted
+        job_in(directory), sink, within, starting or Offsets({}), routed=ScriptedRouted
     )
     return Made(query, ScriptedSpark(), sink, within.clock)
 
@@ -425,12 +425,67 @@ def test_the_age_of_a_batch_grows_while_it_is_in_work_and_there_is_none_between_
     assert age(its) is None
 
 
+def test_a_query_does_not_end_between_a_batch_and_the_note_that_it_is_done(tmp_path: Path) -> None:
+    """The batch would come again, and a sink that knows no record has it twice."""
+    its = made(tmp_path)
+    its.poll()
+    plan(tmp_path / "state", [Offsets({PLACE: 9})])
+    writes = [its.query.writes]
+    its.spark_query.give(NoRows(), 0)
+    writes.append(its.query.writes)
+    ended = [its.query.halt()]
+    its.query.go_on()
+    ended += [its.query.rest(), not its.spark_query.isActive]
+    its.spark_query.note_done(0)
+    writes.append(its.query.writes)
+    assert writes == [False, True, False]
+    assert ended == [False, False, False]
+    assert its.query.rest()
+    assert not its.spark_query.isActive
+
+
+def test_a_query_that_failed_before_its_note_is_not_waited_for(tmp_path: Path) -> None:
+    its = made(tmp_path)
+    its.poll()
+    plan(tmp_path / "state", [Offsets({PLACE: 9})])
+    its.spark_query.give(NoRows(), 0)
+    its.spark_query.isActive = False
+    assert not its.query.writes
+    assert its.query.rest()
+
+
 def test_tasks_whose_files_cannot_be_published_run_once_more(tmp_path: Path) -> None:
     within, spark = context(tmp_path), ScriptedSpark()
     sink = TakesBack(within)
-    query = SinkQuery(job_in(tmp_path), sink, within, Offsets({}), {}, routed=ScriptedRouted)
+    query = SinkQuery(job_in(tmp_path), sink, within, Offsets({}), routed=ScriptedRouted)
     query.poll(as_session(spark))
     plan(within.state_dir, [Offsets({PLACE: 9})])
     spark.query.deliver(TaskRows(), 0)
-    assert sink.calls == ["begin", "writer", "publish", "begin", "writer", "write_nothing"]
+    assert sink.calls == ["begin", "writer", "publish", "begin", "writer", "commit"]
     assert query.received == 9
+
+
+def test_a_sink_whose_tasks_write_is_given_the_offsets_at_which_they_cut_the_batch(
+    tmp_path: Path,
+) -> None:
+    """Also where the batch comes again in other tasks, for the first ones were too large."""
+    within, spark = context(tmp_path), ScriptedSpark()
+    sink = TakesBack(within)
+    query = SinkQuery(job_in(tmp_path), sink, within, Offsets({}), routed=ScriptedRouted)
+    query.poll(as_session(spark))
+    plan(within.state_dir, [Offsets({PLACE: 9})])
+    for cuts in ([0, 5, 9], [0, 3, 6, 9]):
+        tasks = tuple(PlannedTask(*PLACE, begin, end, 1) for begin, end in pairwise(cuts))
+        PlannedBytes({PLACE: 9}, 2, False, None, tasks).write(within.state_dir / "plan.json")
+        spark.query.deliver(TaskRows(), 0)
+    again, other = {PLACE: (5,)}, {PLACE: (3, 6)}
+    assert sink.cuts == [again, again, other, other], "a batch begins twice, for it is taken back"
+
+
+def test_a_sink_that_keeps_the_order_has_each_partition_read_by_one_task(tmp_path: Path) -> None:
+    within, spark = context(tmp_path), ScriptedSpark()
+    sink = TakesBack(within)
+    sink.keeps_order = True
+    query = SinkQuery(job_in(tmp_path), sink, within, Offsets({}), routed=ScriptedRouted)
+    query.poll(as_session(spark))
+    assert spark.options["wholePartitions"] == "true"

@@ -14,10 +14,10 @@ from typing_extensions import override
 
 from penstock.router.errors import StoppedError
 from penstock.router.job.job import Job
-from penstock.router.job.query import SinkQuery
 from penstock.router.read.offsets import Offsets
 from penstock.router.replay.bounded_run import ReplayStoppedError
 from penstock.router.replay.service import PATH, REST_S, ReplayRequest, ReplayService
+from penstock.router.streaming.query import SinkQuery
 from penstock.service import Requester, UnavailableError, ask_admin
 from tests.support.processes import free_port
 from tests.support.scripted_spark import (
@@ -54,9 +54,7 @@ class Running:
         self.clock = within.clock
         self.sinks = [Closable(within)]
         self.spark = ScriptedSpark()
-        self.query = SinkQuery(
-            self.job, self.sinks[0], within, Offsets({}), {}, routed=ScriptedRouted
-        )
+        self.query = SinkQuery(self.job, self.sinks[0], within, Offsets({}), routed=ScriptedRouted)
         self.query.poll(as_session(self.spark))
         plan(within.state_dir, [Offsets({})])
         self.spark_query.lastProgress = ENDED

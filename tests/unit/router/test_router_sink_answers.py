@@ -24,6 +24,7 @@ from penstock.router.delivery.result import (
     Retryable,
     TooLarge,
 )
+from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.sinks import Sink, make_sink
 from penstock.router.sinks.elasticsearch.sink import classify_items
 from penstock.router.sinks.otlp.client import Channel, classify_error
@@ -34,6 +35,7 @@ from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import GONE, Answered
 from tests.support.recorded_sink import RecordedSink, closes, resets, sent
 from tests.support.sink_batches import context, gauge_record, log_record
+from tests.unit.router.test_router_config import load
 
 LATE = (400, b"out of order sample\n")
 MIMIR = (
@@ -72,6 +74,19 @@ def test_a_late_sample_of_a_request_that_nobody_answered_is_there(
 
 
 def test_a_late_sample_that_came_for_the_first_time_is_refused(prometheus: RecordedSink) -> None:
+    assert prometheus.write(points(1), LATE).codes == ["http_400"]
+
+
+def test_a_late_sample_after_a_batch_without_rows_is_refused(
+    prometheus: RecordedSink, tmp_path: Path
+) -> None:
+    """A batch that has ended puts no later one in doubt, whatever it had for the sink."""
+    settings = {"type": "prometheus", "url": prometheus.door.url}
+    routes = [{"name": "all", "sinks": ["sink"]}]
+    job = load(tmp_path, sinks={"sink": settings}, routes=routes)
+    batch_writer = BatchWriter(job, prometheus.sink, prometheus.context)
+    assert batch_writer.part(0, None) is not None
+    batch_writer.commit([])
     assert prometheus.write(points(1), LATE).codes == ["http_400"]
 
 

@@ -2,8 +2,8 @@
 
 import gc
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql.streaming.datasource import (
@@ -26,13 +26,10 @@ MIB = 1024 * 1024
 
 
 def test_a_worker_spares_what_it_has_loaded_from_its_collections_of_garbage_once() -> None:
-    kept: list[int] = []
-    collector = SimpleNamespace(
-        freeze=lambda: kept.append(1), get_freeze_count=lambda: 50_000 * len(kept)
-    )
+    collector = Mock()
     for _ in range(2):
         spare_what_stays(collector)
-    assert len(kept) == 1
+    collector.freeze.assert_called_once_with()
 
 
 def test_what_is_read_outside_a_worker_spares_nothing() -> None:
@@ -172,6 +169,26 @@ def test_a_batch_that_comes_again_is_divided_as_it_was_written_down(tmp_path: Pa
     log.sizes = {"logs": MIB}
     measuring = stream_reader(log, **options, measureSizes="true")
     assert len(measuring.partitions(at(0), at(33))) == 5, "it was larger than it was planned"
+
+
+@pytest.mark.parametrize("measures", ["false", "true"])
+def test_one_task_reads_a_whole_partition_where_that_is_asked_for(
+    tmp_path: Path, measures: str
+) -> None:
+    """Also of a batch that comes again larger than planned, or was divided before."""
+    log = FakeLog(Readable(0, 1000))
+    log.sizes = {"logs": MIB, "traces": MIB}
+    options = {
+        "subscribe": "logs,traces",
+        "maxBytesPerTrigger": str(16 * MIB),
+        "minPartitions": "8",
+        "planIn": str(tmp_path / "plan.json"),
+    }
+    assert len(stream_reader(log, **options).partitions(both(0, 0), both(32, 16))) == 6
+    whole = stream_reader(log, **options, measureSizes=measures, wholePartitions="true")
+    tasks = whole.partitions(both(0, 0), both(32, 16))
+    assert [(it.span.start, it.span.end) for it in tasks] == [(0, 32), (0, 16)]
+    assert [it.max_bytes for it in tasks] == [72 * MIB, 40 * MIB]
 
 
 def test_of_a_batch_that_comes_again_tasks_read_what_is_still_there(tmp_path: Path) -> None:

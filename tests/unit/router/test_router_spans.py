@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.router.job.query import BatchSpans
 from penstock.router.job.route_task import holds_others
+from penstock.router.streaming.batches import BatchSpans
 from penstock.service.tracing import OWN_SUBJECTS
 from tests.support.tracing import attributes_of, context_of, ended, error_of, make_tracer
 from tests.unit.router.sink_rows import context, row, table

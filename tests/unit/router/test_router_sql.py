@@ -147,10 +147,15 @@ def test_a_record_that_a_join_has_made_two_of_is_an_error() -> None:
     unpacking = Unpacking(
         ROUTE_COLUMN, carried.schema, ("value", SQL_COLUMN), (SQL_COLUMN,), "offset"
     )
-    assert unpacking.rows(said).to_pylist() == [
+    assert unpacking.collected(said).to_pylist() == [
         {"value": b"a", SQL_COLUMN: "{}"}, {"value": b"b", SQL_COLUMN: None}
     ]  # fmt: skip
     assert PASSTHROUGH in said.column_names
-    doubled = pa.concat_tables([said.slice(0, 1), said])
-    with pytest.raises(RepeatedRowError, match="several rows of its table for one record"):
-        unpacking.rows(doubled)
+    first, second = said.slice(0, 1), said.slice(1)
+    for doubled in ([first, first, second], [first, second, second]):
+        whole = pa.concat_tables(doubled).combine_chunks()
+        for table in (whole, pa.concat_tables(doubled)):  # in one batch of Spark's, and in three
+            with pytest.raises(RepeatedRowError, match="several rows of its table for one record"):
+                unpacking.collected(table)
+            with pytest.raises(RepeatedRowError):
+                list(unpacking.tables(table.to_batches()))

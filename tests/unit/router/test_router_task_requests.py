@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ from typing_extensions import override
 from penstock.router.columns.passthrough import Unpacking, pack
 from penstock.router.columns.projection import arrow_schema
 from penstock.router.columns.schema import view
+from penstock.router.delivery.result import DeliveryResult
 from penstock.router.job.batch_writer import BatchWriter
-from penstock.router.job.route_task import ROUTE_COLUMN
+from penstock.router.job.route_task import ROUTE_COLUMN, RouteTask
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.sinks.http.request_sink import Request
 from penstock.router.sinks.http.sink import HttpPost, HttpSink
 from penstock.router.sinks.http.task_sink import CONNECTIONS, SENDING_S_MAX
 from tests.support.fault_door import Answered, Asked, Backend, FaultDoor, says
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.sink_cases import FAST
-from tests.support.task_batches import write_in_tasks, written_by_task
+from tests.support.task_batches import run_task, write_in_tasks, written_by_task
 from tests.unit.router.sink_rows import TestClock
 from tests.unit.router.test_router_config import load
 
@@ -159,6 +162,68 @@ def test_a_slow_destination_does_not_keep_a_task_for_long(door: FaultDoor, tmp_p
     assert keys_of(door) == ["0-1", "2-3", "4-5", "6-7"]
 
 
+def test_a_task_that_others_share_waits_for_no_answer_for_long(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """The driver sends what has no answer again, over connections that nobody waits at."""
+    answers = threading.Event()
+
+    def holds(_: Asked) -> None:
+        answers.wait(60)
+
+    door.rule = holds
+    sink = post(door, context(tmp_path, clock=TestClock()), max_in_flight=2)
+    sink.begin()
+    writer = replace(sink.shared_writer(), waits_for_s=0.2)
+    for part in rows_of(0, 8).to_batches():
+        writer.write(part)
+    written = writer.close()
+    assert (written.delivered, len(written.unsettled)) == (0, 4)
+    assert [it.result for it in written.unsettled] == [None] * 4
+    answers.set()
+    sink.commit([written])
+    assert set(keys_of(door)) == {"0-1", "2-3", "4-5", "6-7"}
+    assert len(keys_of(door)) == 6, "the two in flight came twice"
+
+
+class Fails(HttpPost):
+    """Fails on one record, as a fault of its code would have it."""
+
+    @override
+    def exchange_in_task(self, request: Request) -> DeliveryResult | None:
+        if any(b"order 2" in item.content for item in request.items):
+            raise RuntimeError("a fault of this sink")
+        return super().exchange_in_task(request)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_after_a_task_that_failed_the_next_one_has_connections_for_itself(
+    door: FaultDoor, tmp_path: Path, in_flight: int
+) -> None:
+    """Else what one thread of the first waits for still could be taken for another's answer."""
+    answers = threading.Event()
+
+    def holds(_: Asked) -> None:
+        if in_flight > 1:
+            answers.wait(60)
+
+    door.rule = holds
+    settings = {"type": "http", "url": f"{door.url}/in", **FAST, "batch": {"max_records": 2}}
+    config = HttpSink.model_validate(settings | {"max_in_flight": in_flight})
+    sink = Fails(config, context(tmp_path))
+    sink.open()
+    door.closing.append(sink.close)
+    sink.begin()
+    writer = replace(sink.shared_writer(), waits_for_s=0.2 if in_flight > 1 else None)
+    with pytest.raises(RuntimeError, match="a fault of this sink"):
+        run_task(writer, rows_of(0, 4))
+    held = {asked.connection for asked in door.asked}
+    assert len(held) == 1
+    answers.set()
+    assert run_task(writer, rows_of(4, 8)).delivered == 4
+    assert held.isdisjoint(asked.connection for asked in door.asked[1:])
+
+
 def test_one_record_that_is_refused_does_not_end_its_task(door: FaultDoor, tmp_path: Path) -> None:
     sink = post(door, context(tmp_path), batch={"max_records": 1}, max_in_flight=2)
     door.rule = lambda asked: Answered(422) if b"order 5" in asked.body else None
@@ -187,8 +252,9 @@ class Job:
         carried = [name for name in columns if name != ROUTE_COLUMN]
         known = {column.name: column for column in view("records").columns}
         schema = arrow_schema(known[name] for name in carried)
-        task = self.writer.task(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), 0, None)
-        assert task is not None
+        part = self.writer.part(0, None)
+        assert part is not None
+        task = RouteTask(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), part)
         (values,) = pa.Table.from_pylist(rows, schema=schema).to_batches()
         packed = pack(values.select([]), values)
         routes = pa.array([0] * packed.num_rows, pa.int32())

@@ -62,9 +62,9 @@ class Batch:
         columns = self.writer.steps.columns
         carried = [name for name in columns if name != ROUTE_COLUMN]
         schema = pa.schema([SCHEMA.field(name) for name in carried])
-        task = self.writer.task(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), 0, None)
-        assert task is not None
-        return task
+        part = self.writer.part(0, None)
+        assert part is not None
+        return RouteTask(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), part)
 
     def run(self, task: RouteTask, parts: Sequence[pa.Table], *, lost: int = 0) -> TaskResult:
         """Run a copy of the task, as an executor does; its result comes back as a copy, too."""
@@ -217,7 +217,7 @@ def test_a_transform_that_remembers_keeps_its_sink_in_the_driver(tmp_path: Path)
     dedupe = {"dedupe": {"within_s": 60}}
     routes = [{"name": "once", "transforms": [dedupe], "sinks": ["lake"]}]
     batch = Batch(tmp_path, job=load(tmp_path, routes=routes))
-    assert batch.writer.task(Unpacking(ROUTE_COLUMN, SCHEMA, ()), 0, None) is None
+    assert batch.writer.part(0, None) is None
 
 
 def test_an_executor_that_does_not_see_the_drivers_directory_says_what_to_do(

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from penstock.service import (
@@ -15,7 +17,7 @@ from penstock.service import (
     load_config,
     show_config,
 )
-from penstock.service.config import hide_secrets, join_host_port, split_host_port
+from penstock.service.config import hide_secrets, join_host_port, mapping_of, split_host_port
 
 
 class _Section(BaseModel):
@@ -267,6 +269,31 @@ def test_a_tab_is_named_with_what_stands_in_its_place(tmp_path: Path) -> None:
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         _load(tmp_path, text)
+
+
+PIECES = st.sampled_from([
+    *"{}[]:,-#&*!|>'\"%@` \n\t?~x1\\", "\n- ", "\n  b: ", ": ", "- ", "a: 1\n", "c: [1, e&]\n", "é",
+    "<<: *a", "&a ", "*a", "!!str ", "|\n  x\n", ">#\n y\n", "\ufeff", "0x1f", "1:30", "2020-01-01",
+])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+@settings(max_examples=300)
+@example("x: |# c\n  y\n")
+@example("x: >-1#\n  y\n")
+@example("x:\ty")
+@example("x: [a?]")
+@example("x: !")
+def test_a_file_means_the_same_to_both_parsers(text: str) -> None:
+    """A comment that is not ASCII leaves a text to the parser in Python."""
+
+    def read(text: str) -> dict[str, Any] | None:
+        try:
+            return mapping_of(text, Path("app.yaml"))
+        except ConfigError:
+            return None
+
+    assert repr(read(f"# a\n{text}")) == repr(read(f"# é\n{text}"))
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

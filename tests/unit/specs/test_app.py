@@ -26,7 +26,7 @@ from penstock.specs.emit import process_emitter
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.core import Delivery
 from penstock.specs.emit.delivery.queue import RecordQueue
-from penstock.specs.emit.delivery.transport import StreamLink
+from penstock.specs.emit.delivery.transport import Report, StreamLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
 from penstock.specs.emit.handler import SpecHandler, severity_of
 from penstock.specs.emit.structlog_processor import SpecProcessor, configure_structlog
@@ -197,7 +197,7 @@ def test_a_thread_that_begins_after_it_was_ended_ends_quietly() -> None:
     late: list[Callable[[], None]] = []
     lock = unpatched.reentrant_lock()
     delivery = Delivery(RecordQueue(records_max=1, bytes_max=9), EmitterLimits())
-    flusher = DeliveryWorker(delivery, StreamLink(1, b"{}"), lock, dict, start_thread=late.append)
+    flusher = DeliveryWorker(delivery, StreamLink(1, b"{}"), lock, Report, start_thread=late.append)
     with lock:
         flusher.ensure_started()
     assert not flusher.stop(0)

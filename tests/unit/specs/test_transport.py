@@ -6,7 +6,12 @@ import struct
 import pytest
 
 from penstock.specs.emit.delivery.core import Acked, Nacked
-from penstock.specs.emit.delivery.transport import AnswerReader, RemoteProtocolError, encode_batch
+from penstock.specs.emit.delivery.transport import (
+    AnswerReader,
+    RemoteProtocolError,
+    Report,
+    encode_batch,
+)
 
 
 def frame(message: object) -> bytes:
@@ -15,12 +20,13 @@ def frame(message: object) -> bytes:
 
 
 def test_batch_has_these_bytes() -> None:
-    found = encode_batch(
-        "id-1", 7, [b'{"a":1}', b'{"b":2}'], b'{"service.name":"x"}', {"log": {"queue_full": 3}}
-    )
+    report = Report({"log": {"queue_full": 3}}, emitted=45, acked=40, queued=1, spooled=2)
+    lines = [b'{"a":1}', b'{"b":2}']
+    found = encode_batch("id-1", 7, lines, b'{"service.name":"x"}', report)
     body = (
         b'{"batch":1,"sender":"id-1","seq":7,"count":2,"resource":{"service.name":"x"},'
-        b'"dropped":{"log":{"queue_full":3}},"codec":"none"}\n{"a":1}\n{"b":2}'
+        b'"dropped":{"log":{"queue_full":3}},'
+        b'"account":{"emitted":45,"acked":40,"queued":1,"spooled":2},"codec":"none"}\n{"a":1}\n{"b":2}'
     )
     assert found == len(body).to_bytes(4, "big") + body
 

@@ -224,7 +224,8 @@ class Agent:
             engine.delivery,
             engine.generations,
             engine.replayer,
-            lambda: self._sources.file_sources,
+            drops=engine.drops,
+            file_sources=lambda: self._sources.file_sources,
         )
         self._rerouting = Rerouting(engine.delivery, self._checkpointer, fingerprint)
         self._reloads = Reloads()
@@ -532,6 +533,9 @@ class Agent:
             reloads=self._reloads,
             incarnation=self._publisher.incarnation,
         )
+        now_ns = self._clock.monotonic_ns()
+        accounts = self._engine.ledger.apps.items()
+        status.info["apps"] = {source: one.as_dict(now_ns) for source, one in accounts if one}
         status.info["transforms"] = self._engine.pipeline.graph.counts()
         status.info["descriptors"] = self._engine.descriptors.as_dict()
         status.info["tracing"] = self._tracing.counts()

@@ -2,7 +2,8 @@
 
     POST /records   {"service": "shop", "from_ns": 1767225600000000000, "limit": 100}
 
-The keys are those of `RecordQuery`. The answer has the newest that match, oldest first:
+The keys are those of `RecordQuery`; `trace_ids` and `record_ids` are lists. The answer has the
+newest that match, oldest first:
 
     drops        as the drop journal keeps them (`penstock.collector.drops.journal`)
     missed       kinds of drops of the same time, source, step and reason that it did not record

@@ -76,11 +76,7 @@ def route_fingerprint(config: CollectorConfig, graph: Graph) -> str:
 
 
 def _varies(config: CollectorConfig, graph: Graph) -> bool:
-    """Return whether a reload may change a record's subject or its number among its copies.
-
-    The record that ends a group of `reduce` has the subject of the group's first record, which
-    depends on what is held in memory.
-    """
+    """Return whether a reload may change a record's subject or its number among its copies."""
     files = any(isinstance(source, FileSettings) for source in config.sources)
     enriches = any(
         isinstance(one, EnrichSettings) and one.container for one in config.transforms.values()
@@ -91,7 +87,6 @@ def _varies(config: CollectorConfig, graph: Graph) -> bool:
         or (files and enriches and _reads(config, PATH_FACTS))
         or (enriches and _reads(config, DOCKER_FACTS))
         or (key is not None and key.rotate_days > 0 and bool(_templates(config)))
-        or any(isinstance(one, ReduceSettings) for one in config.transforms.values())
         or _forgets_among_copies(config, graph)
     )
 
@@ -99,7 +94,7 @@ def _varies(config: CollectorConfig, graph: Graph) -> bool:
 def _forgets_among_copies(config: CollectorConfig, graph: Graph) -> bool:
     """Return whether copies are numbered by the state of a transform, which is lost at the end."""
     forgets = any(
-        isinstance(one, (DedupeSettings, TailSampleSettings, TemporalitySettings))
+        isinstance(one, (DedupeSettings, TemporalitySettings))
         or (isinstance(one, ThrottleSettings) and one.when_exceeded == "drop")
         for one in config.transforms.values()
     )

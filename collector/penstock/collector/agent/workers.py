@@ -51,6 +51,7 @@ from penstock.collector.limits import (
     WORKER_START_S,
     WORKER_STOP_S,
 )
+from penstock.collector.sources.unix.apps import merge_apps
 from penstock.collector.telemetry import RELOADS_HELP
 from penstock.logd.errors import RefusedError
 from penstock.logd.storage import DirectoryLock
@@ -488,9 +489,16 @@ class Workers(PrometheusCollector):
             stages=tuple(stages),
             info={
                 "reloads": self._control.reloads.as_dict(),
-                "workers": {str(i): one["info"] for i, one in statuses.items() if one},
+                "workers": {
+                    str(i): {**one["info"], "started_ms": one["started_ms"]}
+                    for i, one in statuses.items()
+                    if one
+                },
                 "reconciliation": _merged(
                     one["info"].get("reconciliation", {}) for one in statuses.values() if one
+                ),
+                "apps": _merged_apps(
+                    one["info"].get("apps", {}) for one in statuses.values() if one
                 ),
             },
         )
@@ -532,6 +540,14 @@ def _merged(accounts: Iterable[dict[str, Any]]) -> dict[str, Any]:
         for source, counts in account.items():
             _add(whole.setdefault(source, {}), counts)
     return whole
+
+
+def _merged_apps(accounts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    by_source: dict[str, list[Any]] = {}
+    for account in accounts:
+        for source, apps in account.items():
+            by_source.setdefault(source, []).append(apps)
+    return {source: merge_apps(apps) for source, apps in by_source.items()}
 
 
 def _add(into: dict[str, Any], counts: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """The checkpoint of a running collector: written before the spool frees what is delivered.
 
+The drop journal is written before it, for records before the checkpoint are not read again.
+
 A full disk has no room for a new checkpoint, and without one the spool could never free any. So a
 file of a checkpoint's size is kept in reserve for that case.
 """
@@ -8,6 +10,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +19,8 @@ import structlog
 from penstock.collector import failpoints
 from penstock.collector.checkpoint.state import SPOOL_ORIGIN, SPOOL_ORIGINS, URGENT_ORIGIN, State
 from penstock.collector.delivery.core import Delivery
-from penstock.collector.sources.files.identity import Generations
+from penstock.collector.drops.journal import DropJournal
+from penstock.collector.sources.files.identity import FileState, Generations
 from penstock.collector.sources.files.source import FileSource
 from penstock.collector.spool.replay import Replayer
 from penstock.collector.spool.spool import Spools
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 NAME: Final = "reserve"
 _BYTES_MIN: Final = 256 * 1024
 _CHECKPOINTS: Final = 4
+HELD_SHARE: Final = 2
+"""One part in so many of a spool may be kept for records that transforms hold in memory."""
 
 
 class Reserve:
@@ -72,6 +78,7 @@ class Checkpointer:
     """Writes the checkpoint.
 
     Args:
+        drops: Drop journal, which is written before each checkpoint.
         file_sources: Those whose positions are part of it, now.
 
     Attributes:
@@ -80,13 +87,15 @@ class Checkpointer:
         trouble: Why it could not be written the last time; empty when it could.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a checkpoint is of
         self,
         directory: "DataDirectory",
         spools: Spools,
         delivery: Delivery,
         generations: Generations,
         replayer: Replayer,
+        *,
+        drops: DropJournal,
         file_sources: Callable[[], Iterable[FileSource]],
     ) -> None:
         self._checkpoint = directory.checkpoint
@@ -95,6 +104,7 @@ class Checkpointer:
         self._spools = spools
         self._replayer = replayer
         self._delivery = delivery
+        self._drops = drops
         self._generations = generations
         self._file_sources = file_sources
         self.trouble = ""
@@ -132,6 +142,7 @@ class Checkpointer:
             Whether what is known now is durable.
         """
         async with self._saving:
+            self._let_go_of_full_spools()
             at = self._revisions()
             if at == self._saved_at:  # what thousands of idle files are need not be asked again
                 return await self._confirm()
@@ -140,6 +151,7 @@ class Checkpointer:
             if document == self._saved:
                 self._saved_at = at
                 return await self._confirm()
+            await self._drops.flush()
             error = await self._write(state, document)
             if error is not None and error.errno in _FULL:
                 bulk, urgent = self._spools.bulk.journal, self._spools.urgent.journal
@@ -176,6 +188,22 @@ class Checkpointer:
         await self._spools.bulk.journal.delete_before(self.state.cursor)
         await self._spools.urgent.journal.delete_before(self.state.urgent_cursor)
 
+    def _let_go_of_full_spools(self) -> None:
+        """Hold nothing back in a spool that runs full: what transforms give out needs its room."""
+        for spool in self._spools.both:
+            journal = spool.journal
+            if journal.used_bytes * HELD_SHARE < journal.bytes_max:
+                continue
+            held = self._delivery.held_at(spool.origin)
+            if held is not None and self._delivery.let_go(spool.origin):
+                spool.note("holds_let_go")
+                self._log.warning(
+                    "holds_let_go",
+                    spool=spool.origin,
+                    position=held,
+                    reason="the spool is half full: a kill loses records that transforms hold",
+                )
+
     def _revisions(self) -> tuple[Any, ...]:
         """Return a value that is another one whenever `_now` may be."""
         return (
@@ -196,7 +224,7 @@ class Checkpointer:
         absent = (s for s in self._generations.waiting if s.source not in names)
         # A source and its successor both name what waits for that one.
         named = (state for source in sources for state in source.states)
-        files = {state.generation: state for state in (*absent, *named)}
+        files = {state.generation: self._held_back(state) for state in (*absent, *named)}
         cursors = {origin: self._delivery.cursor(origin) for origin in SPOOL_ORIGINS}
         return State(
             incarnation=self.incarnation,
@@ -212,3 +240,8 @@ class Checkpointer:
             sources=sorted({*self.state.sources, *names}),
             routing=self.routing,
         )
+
+    def _held_back(self, state: FileState) -> FileState:
+        """The state of a file as a start shall find it: transforms may hold records of it."""
+        held = self._delivery.held_at(state.origin)
+        return state if held is None or held >= state.position else replace(state, position=held)

@@ -181,9 +181,6 @@ def schema() -> None:
     click.echo(json.dumps(CollectorConfig.model_json_schema(), indent=2))
 
 
-COMMANDS: tuple[click.Command, ...] = (validate, test, graph, print_config, schema)
-
-
 def _edges(config: CollectorConfig, built: Graph) -> Iterator[tuple[str, str, str]]:
     """From, the output's name, to; what is sensitive is taken out between the graph and NATS."""
     for port, takers in built.wiring.takers.items():

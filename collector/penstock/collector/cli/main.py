@@ -5,18 +5,13 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import click
 
 import penstock.collector.allocator  # noqa: F401 - first, see there
 from penstock.collector.agent.derived_config import graph_of
 from penstock.collector.agent.worker_plan import WORKERS_MAX, Share, config_of, left_behind
-from penstock.collector.cli.admin import reload, tap, top
-from penstock.collector.cli.config import COMMANDS, check_use
-from penstock.collector.cli.drops import drops
-from penstock.collector.cli.import_config import import_config
-from penstock.collector.cli.quarantine import quarantine
-from penstock.collector.cli.spool import spool
 from penstock.collector.config import (
     CollectorConfig,
     Texts,
@@ -26,8 +21,24 @@ from penstock.collector.config import (
 )
 from penstock.collector.registry import SOURCES, TRANSFORMS, Registry
 from penstock.service import check_only, configure_logs, run_until_stopped
-from penstock.service.cli import PenstockGroup, check_option
+from penstock.service.cli import LazyGroup, check_option
 from penstock.service.config import option_lines
+
+_COMMANDS: Final = {
+    "drops": "drops:drops",
+    "graph": "config:graph",
+    "import-config": "import_config:import_config",
+    "print-config": "config:print_config",
+    "quarantine": "quarantine:quarantine",
+    "reload": "admin:reload",
+    "schema": "config:schema",
+    "spool": "spool:spool",
+    "tap": "admin:tap",
+    "test": "config:test",
+    "top": "admin:top",
+    "validate": "config:validate",
+}
+"""Module and function of each command that the daemon has no use for, below this package."""
 
 
 def describe_types(registry: Registry) -> Iterator[str]:
@@ -74,7 +85,8 @@ def _inherited(_: click.Context, __: click.Parameter, descriptor: int | None) ->
 
 
 @click.group(
-    cls=PenstockGroup,
+    cls=LazyGroup,
+    lazy={name: f"penstock.collector.cli.{place}" for name, place in _COMMANDS.items()},
     invoke_without_command=True,
     epilog="Example: penstock collector --config collector.yaml",
 )
@@ -143,6 +155,8 @@ def start(
     texts = read_texts(config_paths) if texts is None else texts
     config = load(texts)
     if check:
+        from penstock.collector.cli.config import check_use
+
         check_use(config, graph_of(config, str(config_path)), str(config_path))
         click.echo(check_only(config, config_path))
         return
@@ -198,10 +212,6 @@ def transforms() -> None:
     """List the types of transforms and their options, those of installed packages as well."""
     for line in describe_types(TRANSFORMS):
         click.echo(line)
-
-
-for _command in (*COMMANDS, import_config, spool, quarantine, drops, reload, tap, top):
-    cli.add_command(_command)
 
 
 def main() -> None:

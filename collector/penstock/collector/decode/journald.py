@@ -39,6 +39,10 @@ _FOUND_OUT: Final = frozenset(
 """Trusted fields, which the journal adds, by systemd.journal-fields(7), without their leading `_`.
 """
 _ELSEWHERE: Final = frozenset({"MESSAGE", "PRIORITY", "_HOSTNAME", "_SOURCE_REALTIME_TIMESTAMP"})
+_ADDRESSES: Final = frozenset(
+    {"__CURSOR", "__MONOTONIC_TIMESTAMP", "__REALTIME_TIMESTAMP", "__SEQNUM", "__SEQNUM_ID"}
+)
+"""The journal's own addresses of an entry, which every entry has."""
 
 
 def cursor_of(entry: bytes) -> str | None:
@@ -81,6 +85,9 @@ def decode_entry(
         if key not in _ELSEWHERE and not key.startswith("__")
     }
     notes = Counter() if notes is None else notes
+    addresses = {key for key in fields if key.startswith("__")}
+    if not addresses <= _ADDRESSES:
+        notes["fields_unknown"] += len(addresses - _ADDRESSES)
     number, text = _severity(fields.get("PRIORITY"), named, notes)
     if service == "from_unit":
         service = next((_text(fields[key]) for key in _SERVICES if fields.get(key)), "journald")

@@ -13,6 +13,7 @@ text, text beyond a bound) are read one by one. Both ways make the same line.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
@@ -92,6 +93,7 @@ class Parsed:
         data: Structured data: element id to names and values; a list of those of a name that
             stands more than once.
         has_priority: Whether it says its own; else `priority` is the one that it is given.
+        has_time: Whether a time stands in it; `time_ns` is None where that cannot be read.
     """
 
     form: str = "text"
@@ -104,6 +106,7 @@ class Parsed:
     data: dict[str, dict[str, str | list[str]]] = field(default_factory=dict)
     body: bytes = b""
     has_priority: bool = False
+    has_time: bool = False
 
 
 def parse_message(message: bytes, now_ns: int, zone: tzinfo = UTC) -> Parsed:
@@ -132,7 +135,7 @@ def _read_5424(parsed: Parsed, header: re.Match[bytes], rest: bytes) -> None:
     time, *parts = header.groups()
     host, app, process, message_id = (b"" if part == b"-" else part for part in parts)
     parsed.form = "rfc5424"
-    parsed.time_ns = iso_time_ns(time.decode())
+    parsed.time_ns, parsed.has_time = iso_time_ns(time.decode()), time != b"-"
     parsed.host, parsed.app, parsed.process, parsed.message_id = host, app, process, message_id
     at = 1 if rest.startswith(b"-") else 0
     while element := _ELEMENT.match(rest, at):
@@ -160,7 +163,7 @@ def _add(parameters: dict[str, str | list[str]], name: str, text: str) -> None:
 def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> None:
     parsed.body = message
     if cisco := _CISCO.match(message):
-        parsed.form = "cisco"
+        parsed.form, parsed.has_time = "cisco", True
         parsed.time_ns = time_of(cisco[2], now_ns, UTC if cisco[3] in _ZONES else zone)
         parsed.host = cisco[1] or cisco[4] or b""
         parsed.body = message[cisco.end() :]
@@ -169,7 +172,7 @@ def _read_3164(parsed: Parsed, message: bytes, now_ns: int, zone: tzinfo) -> Non
     if time is None:
         return
     parsed.time_ns, at = time_of(time[1], now_ns, zone), time.end()
-    parsed.form = "rfc3164"
+    parsed.form, parsed.has_time = "rfc3164", True
     host = _HOST.match(message, at)
     if host is not None and not _TAG.match(message, at):  # the host is often left out
         parsed.host, at = host[1], host.end()
@@ -210,17 +213,8 @@ def record_of(
     parsed: Parsed, unit: Unit, resource: Mapping[str, Any], *, cut: bool
 ) -> dict[str, Any]:
     """A message's record; `cut`: it was longer, and this is its beginning."""
-    facility, level = divmod(parsed.priority, 8)
-    named: dict[str, Any] = {
-        "log.syslog.format": parsed.form,
-        "log.syslog.facility.name": _FACILITIES[facility],
-        "log.syslog.severity.code": level,
-    }
-    for key, value in (
-        ("appname", parsed.app), ("procid", parsed.process), ("msgid", parsed.message_id)
-    ):  # fmt: skip
-        if value:
-            named[f"log.syslog.{key}"] = value.decode("utf-8", "replace")
+    named: dict[str, Any] = {"log.syslog.format": parsed.form, **_priority_of(parsed)}
+    named |= _names_of(parsed)
     if peer := unit.meta.get("peer"):
         named["network.peer.address"] = peer
     if cut:
@@ -231,7 +225,7 @@ def record_of(
     if len(body) > STRING_CHARACTERS_MAX:
         named["log.record.truncated"] = True
     attributes, left_out = flatten(named)
-    number, text = severity_of_syslog(level)
+    number, text = severity_of_syslog(parsed.priority % 8)
     record: dict[str, Any] = {
         "schema": "log/1.0",
         "kind": "log",
@@ -244,6 +238,28 @@ def record_of(
         "attributes": attributes,
     }
     return record | ({"dropped_attributes_count": left_out} if left_out else {})
+
+
+def header_attributes(parsed: Parsed) -> dict[str, Any]:
+    """What the header of a message says besides host and time; empty where it has none."""
+    found = _priority_of(parsed) if parsed.has_priority else {}
+    found |= _names_of(parsed)
+    if parsed.data:
+        found["log.syslog.structured_data"] = parsed.data
+    return found
+
+
+def _priority_of(parsed: Parsed) -> dict[str, Any]:
+    facility, level = divmod(parsed.priority, 8)
+    return {
+        "log.syslog.facility.name": _FACILITIES[facility],
+        "log.syslog.severity.code": level,
+    }
+
+
+def _names_of(parsed: Parsed) -> dict[str, Any]:
+    given = (("appname", parsed.app), ("procid", parsed.process), ("msgid", parsed.message_id))
+    return {f"log.syslog.{key}": value.decode("utf-8", "replace") for key, value in given if value}
 
 
 def _resource(parsed: Parsed, unit: Unit, resource: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,13 +305,21 @@ class ShapedMessages:
         unit: Unit that has the messages.
         resource: The collector's own.
         zone: The zone of times that name none.
+        notes: Counter of what is not understood.
         check: Validates the first of each head.
     """
 
     def __init__(
-        self, unit: Unit, resource: Mapping[str, Any], zone: tzinfo, *, check: Check = check_line
+        self,
+        unit: Unit,
+        resource: Mapping[str, Any],
+        zone: tzinfo,
+        notes: Counter[str],
+        *,
+        check: Check = check_line,
     ) -> None:
         self._unit = unit
+        self._notes = notes
         self._resource = resource
         self._zone = zone
         self._shapes: dict[tuple[bytes, bytes], _Shape | None] = {}
@@ -319,6 +343,7 @@ class ShapedMessages:
             return None
         time_ns = time_of(time, self._unit.received_ns, self._zone)
         if time_ns is None:
+            self._notes["timestamps_unreadable"] += time != b"-"
             time_ns = self._unit.received_ns
         body = orjson.dumps(text)
         line = b"%b%d%b%b%b" % (shape.before, time_ns, shape.middle, body, shape.after)
@@ -340,21 +365,29 @@ class ShapedMessages:
 
 
 def decode_syslog(
-    unit: Unit, resource: Mapping[str, Any], *, check: Check = check_line
+    unit: Unit,
+    resource: Mapping[str, Any],
+    notes: Counter[str] | None = None,
+    *,
+    check: Check = check_line,
 ) -> list[Made]:
     """The records of a unit; of those with one head, `check` validates the first.
+
+    A time that cannot be read is counted in `notes`.
 
     Raises:
         UndecodableError: It is not one of syslog messages.
     """
     cut = frozenset(unit.meta.get("truncated", ()))
     zone = ZoneInfo(unit.meta.get("timezone", "UTC"))
-    shaped = ShapedMessages(unit, resource, zone, check=check)
+    notes = Counter() if notes is None else notes
+    shaped = ShapedMessages(unit, resource, zone, notes, check=check)
     found: list[Made] = []
     for index, message in enumerate(messages_in(unit.payload)):
         made = None if index in cut else shaped.make(message)
         if made is None:
             parsed = parse_message(message, unit.received_ns, zone)
+            notes["timestamps_unreadable"] += parsed.has_time and parsed.time_ns is None
             record = record_of(parsed, unit, resource, cut=index in cut)
             made = orjson.dumps(record), None
         found.append(made)

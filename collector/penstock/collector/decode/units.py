@@ -157,7 +157,7 @@ def _decode_forward(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     index = 0
     for raw in messages_in(unit.payload):
         try:
-            found = decode_message(raw)
+            found = decode_message(raw, decoded.notes)
         except UndecodableError as error:
             part = Undecodable(index, str(error), raw)
             decoded.undecodable.append(part)
@@ -215,9 +215,10 @@ def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
 
 
 def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
-    made = decode_syslog(unit, resource)
+    notes = Counter[str]()
+    made = decode_syslog(unit, resource, notes)
     lines, verdicts = [line for line, _ in made], [verdict for _, verdict in made]
-    return Decoded({}, [*range(len(lines))], lines, verdicts=verdicts)
+    return Decoded({}, [*range(len(lines))], lines, verdicts=verdicts, notes=notes)
 
 
 def _decode_socket(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
@@ -258,6 +259,7 @@ def _encode_event(
         _resource_of(event, unit, resource),
         unit.received_ns,
         time_ns=event.time_ns,
+        needs_time=True,
         notes=notes,
     )
     return orjson.dumps(record)

@@ -7,6 +7,9 @@ must do, and every effect comes back as exactly one event:
     Publish     -> Stored | Behind | Refused | Failed
     Quarantine  -> Settled
 
+Records that transforms hold in memory keep the position of their origin back (`Held`) until what
+became of them is durable (`Released`).
+
 After a crash the shell restores `done` per queue and reads each origin from its cursor on. The core
 skips records that `done` covers, and logd skips the others that it has.
 
@@ -21,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
+from penstock.collector.delivery.holds import Holds
 from penstock.collector.delivery.ordered_queue import (
     Batch,
     Limits,
@@ -120,6 +124,28 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A transform took records in; reading from `position` on meets them again."""
+
+    origin: str
+    transform: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """All else that transforms took in by now is durable in another form, or dropped.
+
+    Attributes:
+        since_ns: When a transform took in the oldest record that it holds, for those that hold any.
+        now_ns: When it was so.
+    """
+
+    since_ns: Mapping[str, int]
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stored:
     """Logd acknowledged the request's batch, as new or as a duplicate."""
 
@@ -173,7 +199,20 @@ class Reconnected:
     """The server can be reached again: do not wait for the end of a backoff."""
 
 
-Event = Take | Read | Stored | Behind | Refused | Failed | Settled | Flush | Tick | Reconnected
+Event = (
+    Take
+    | Read
+    | Held
+    | Released
+    | Stored
+    | Behind
+    | Refused
+    | Failed
+    | Settled
+    | Flush
+    | Tick
+    | Reconnected
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +274,7 @@ class Delivery:
         self.window = Window(step=limits.batch_bytes_max, size_max=limits.flight_bytes_max)
         self.queues: dict[QueueKey, OrderedQueue] = {}
         self._read: dict[str, int] = {}
+        self._holds = Holds()
         self._requests: dict[int, _Request] = {}
         self._request = 0
         self._starved: dict[QueueKey, None] = {}
@@ -255,8 +295,8 @@ class Delivery:
                 queue = self._queue(key)
                 queue.take(records, now_ns)
                 return self._pump(queue, now_ns)
-            case Read(origin, position):
-                self._read[origin] = position
+            case Read() | Held() | Released():
+                self._move(event, now_ns)
                 return []
             case Stored() | Behind() | Refused() | Failed():
                 return self._answered(event, now_ns)
@@ -276,6 +316,16 @@ class Delivery:
                 return self._tick(now_ns)
         assert_never(event)
 
+    def _move(self, event: Read | Held | Released, now_ns: int) -> None:
+        """Move what `cursor` answers."""
+        match event:
+            case Read(origin, position):
+                self._read[origin] = position
+            case Held(origin, transform, position):
+                self._holds.hold(origin, transform, position, now_ns)
+            case Released(since_ns, then_ns):
+                self._holds.release(since_ns, then_ns)
+
     def next_deadline_ns(self) -> int | None:
         """Return when the next batch is old enough or a retry is due; None: neither waits."""
         deadlines = [
@@ -289,7 +339,31 @@ class Delivery:
         return min(deadlines, default=None)
 
     def cursor(self, origin: str) -> int:
-        """Every record of the origin before this position is done."""
+        """Every record of the origin before this position is done: reading begins there again."""
+        held = self._holds.position(origin)
+        passed = self.passed(origin)
+        return passed if held is None else min(held, passed)
+
+    def held_at(self, origin: str) -> int | None:
+        """The position at which transforms hold the origin back; None: they do not."""
+        return self._holds.position(origin)
+
+    @property
+    def holds_anything(self) -> bool:
+        """True if transforms hold records of some origin."""
+        return bool(self._holds)
+
+    def holds_all_of(self, transform: str) -> bool:
+        """Return whether all that a transform has in memory is read again after the end."""
+        return self._holds.holds_all_of(transform)
+
+    def let_go(self, origin: str) -> bool:
+        """Hold the origin back no more, whatever transforms have of it; whether they had any."""
+        self.revision += 1
+        return self._holds.forget(origin)
+
+    def passed(self, origin: str) -> int:
+        """Every record of the origin before this position is done, or a transform holds it."""
         starts = (queue.start for key, queue in self._busy.items() if key.origin == origin)
         pending = [start for start in starts if start is not None]
         return min(pending, default=self._read[origin])
@@ -342,6 +416,7 @@ class Delivery:
         self.revision += 1
         for key in [key for key in self.queues if key.origin == origin]:
             self._retire(key)
+        self._holds.forget(origin)
         self._read.pop(origin, None)
 
     def _queue(self, key: QueueKey) -> OrderedQueue:

@@ -1,6 +1,7 @@
 """The engine that carries records from the spools to the log; the agent runs it."""
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from penstock.collector.checkpoint.state import (
     State,
 )
 from penstock.collector.config import CollectorConfig, WhenFull
-from penstock.collector.delivery.core import Delivery, Quarantine
+from penstock.collector.delivery.core import Delivery, Quarantine, Released
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.delivery.publisher import Publisher, Sender
 from penstock.collector.descriptors import Descriptors
@@ -28,7 +29,7 @@ from penstock.collector.drops.journal import DropJournal
 from penstock.collector.drops.sampler import DropSampler
 from penstock.collector.errors import SpoolFailedError, SpoolFullError
 from penstock.collector.ledger import Ledger
-from penstock.collector.limits import KIB
+from penstock.collector.limits import KIB, MIB
 from penstock.collector.sources.files.identity import Generations
 from penstock.collector.spool.journal import Journal
 from penstock.collector.spool.memory_budget import Budget
@@ -49,17 +50,25 @@ _LOOK_S: Final = 0.1
 _UNIT_BYTES: Final = 256 * KIB
 """Size at which a unit of created records is full; its last record may go beyond it."""
 
+_MADE_BYTES_MAX: Final = 16 * MIB
+"""Created records that wait for the spool; beyond it what they are made of is not read on."""
+
+_WAIT_S: Final = 1.0
+"""Longest wait of a spool's reader for that, a slice: a full spool gets room by reading on."""
+
 
 class CreatedRecords:
     """Brings records that transforms make to the spool, as from a source with the transform's name.
 
-    The records that they were made of are done with: what is made is held until it is durable, or
-    is counted as dropped at the end.
+    Once all that is made is durable, the records that it was made of are released: reading need not
+    meet them again. What does not become durable and is not made again is counted as dropped at
+    the end.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
+        sender: Sender,
         *,
         spool: Spooling,
         ledger: Ledger,
@@ -67,20 +76,43 @@ class CreatedRecords:
         clock: Clock,
     ) -> None:
         self._pipeline = pipeline
+        self._sender = sender
         self._spool = spool
         self._ledger = ledger
         self._budget = budget
         self._clock = clock
         self._made: deque[tuple[str, Payload]] = deque()
+        self._made_bytes = 0
+        self._released = Released({}, 0)
+        self._was_cut = False
         self._keeping = asyncio.Lock()
+        self._flushed = asyncio.Event()
+        self._kept = asyncio.Event()
+        pipeline.flush = self.flush
 
     async def run(self) -> None:
         """Take what is due, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._flushed.wait()
+            self._flushed.clear()
             async with self._keeping:
                 self._flush(everything=False)
                 await self._keep()
+
+    async def flush(self, origin: str) -> None:
+        """Take what may not wait for its time; returns when records of the origin may be read on.
+
+        A spool's reader waits for a while only, for its reading on is what gives a full spool room.
+        """
+        self._flush(everything=False)
+        self._flushed.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_WAIT_S if origin in SPOOL_ORIGINS else None):
+                while self._made_bytes > _MADE_BYTES_MAX:
+                    self._kept.clear()
+                    await self._kept.wait()
 
     async def finish(self) -> bool:
         """Take all there is, as before the end; whether there was any."""
@@ -94,10 +126,11 @@ class CreatedRecords:
     async def leave(self) -> None:
         """Hand over what there is without waiting for room; called at the end.
 
-        `give_up` counts what does not become durable.
+        `give_up` settles what does not become durable.
         """
         self._flush(everything=True)
         made, self._made = self._made, deque()
+        self._made_bytes = 0
         for name, payload in made:
             leave = partial(self._left, name)
             try:
@@ -108,16 +141,29 @@ class CreatedRecords:
                 leave_where_it_fails(future, payload, leave)
 
     def give_up(self) -> None:
-        """Count what is left as dropped."""
+        """Release all where nothing is left, else count what is not made again as dropped.
+
+        What is left holds the positions of the records that it was made of back, but for those of a
+        spool that needed its room: it is made again by the next process, and no loss.
+        """
+        self._was_cut = False
+        self._release()
         for name, payload in self._made:
-            self._ledger.dropped(name, "stopped", payload.count)
+            if not self._sender.delivery.holds_all_of(name):
+                self._ledger.dropped(name, "stopped", payload.count)
         self._made.clear()
+
+    def _release(self) -> None:
+        """Let the positions move past records of which nothing is left in memory."""
+        if not (self._made or self._was_cut) and self._sender.delivery.holds_anything:
+            self._sender.handle(self._released)
 
     def _flush(self, *, everything: bool) -> None:
         pipeline = self._pipeline
         while pipeline.retired:
             self._take(pipeline.retired.pop(0), everything=True)
         self._take(pipeline.graph, everything=everything)
+        self._released = Released(pipeline.graph.held_since_ns(), self._clock.monotonic_ns())
 
     def _take(self, graph: Graph, *, everything: bool) -> None:
         clock = self._clock
@@ -125,17 +171,28 @@ class CreatedRecords:
         self._pipeline.record_drops(graph)
         for name, lines in due.items():
             for part in _parts(lines):
-                self._made.append((name, Payload("ndjson", b"\n".join(part), len(part))))
+                payload = Payload("ndjson", b"\n".join(part), len(part))
+                self._made.append((name, payload))
+                self._made_bytes += len(payload.data)
 
     async def _keep(self) -> None:
         while self._made:
             name, payload = self._made.popleft()
-            await self._spool_writer(name).persist_with_retry(
-                payload, leave=partial(self._left, name)
-            )
+            try:
+                await self._spool_writer(name).persist_with_retry(
+                    payload, leave=partial(self._left, name)
+                )
+            except asyncio.CancelledError:
+                self._was_cut = True  # it may be on its way to the disk
+                raise
+            finally:
+                self._made_bytes -= len(payload.data)
+                self._kept.set()
+        self._release()
 
     def _left(self, name: str, payload: Payload) -> None:
         self._made.append((name, payload))
+        self._made_bytes += len(payload.data)
 
     def _spool_writer(self, name: str) -> SpoolWriter:
         return SpoolWriter(
@@ -219,7 +276,12 @@ class Engine:
             drops=self.drops,
         )
         self._created = CreatedRecords(
-            self.pipeline, spool=self.spools, ledger=self.ledger, budget=self.budget, clock=clock
+            self.pipeline,
+            self.sender,
+            spool=self.spools,
+            ledger=self.ledger,
+            budget=self.budget,
+            clock=clock,
         )
         self._readers = [
             Reader(spool, self.pipeline, self.sender, self.ledger, clock)
@@ -292,7 +354,7 @@ class Engine:
     async def deliver(self) -> None:
         """Return when everything that was handed over is in the log."""
         await self._read_spools()
-        if await self._created.finish():
+        while await self._created.finish():  # a transform may take what another one has made
             await self._read_spools()
         await self.sender.drain()
 

@@ -11,7 +11,7 @@ read again from the cursor, and gets the same sequences:
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -21,7 +21,7 @@ from penstock.base.clock import Clock
 from penstock.collector.agent.taps import Taps
 from penstock.collector.checkpoint.state import INDEX_BITS, URGENT_ORIGIN
 from penstock.collector.decode.units import Decoded, Undecodable, decode_records
-from penstock.collector.delivery.core import Take
+from penstock.collector.delivery.core import Held, Take
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import Sender
 from penstock.collector.drops.journal import DropJournal
@@ -59,6 +59,8 @@ class Pipeline:
     Attributes:
         taking: Pending records of the last unit or chunk, by origin, in the ledger's sense.
         retired: Graphs that were replaced, and may still hold created records.
+        flush: Takes what a graph has to give out before its time, then waits while records of the
+            origin must not be read on; None: nothing does.
     """
 
     def __init__(  # noqa: PLR0913 - what it moves records by, and where each may end
@@ -82,6 +84,7 @@ class Pipeline:
         self._clock = clock
         self.taking: dict[str, int] = {}
         self.taps = Taps()
+        self.flush: Callable[[str], Awaitable[None]] | None = None
         self._log = structlog.get_logger()
 
     def replace(self, graph: Graph, resource: Mapping[str, Any]) -> None:
@@ -126,6 +129,8 @@ class Pipeline:
             outcome = self._sort(chunk.part(first, end))
             if outcome.refused:
                 await self._refuse(chunk.source, _refused(chunk, outcome))
+            if self.flush is not None and self.graph.is_flush_due:
+                await self.flush(chunk.origin)
             await asyncio.sleep(outcome.pause_ns / 1e9)
             if end < len(chunk.lines):  # a unit may hold many times what may be pending
                 await self._sender.wait_for_room(urgent=chunk.origin == URGENT_ORIGIN)
@@ -135,6 +140,8 @@ class Pipeline:
         lines = chunk.lines
         sampler = None if self._drops is None else self._drops.sampler
         outcome = self.graph.process(chunk, self._clock.monotonic_ns(), sampler)
+        for transform in outcome.held:
+            self._sender.handle(Held(chunk.origin, transform, chunk.start))
         account, ended = self._ledger[chunk.source], outcome.ended
         self._ledger.sorted(
             chunk.source, taken=len(lines), copies=outcome.copies, refused=len(outcome.refused)

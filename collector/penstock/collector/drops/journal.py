@@ -20,10 +20,10 @@ Each frame of a commit log holds the drops that were recorded within a second or
                               JSON, redacted as the record would have been in the log
     timestamp when the first of them was dropped
 
-Frames are synced about once a second. A kill loses the drops since the last sync, and a torn frame
-at the end is cut when the log is opened. A record that is read again after a kill is dropped again,
-and is in the journal twice. A journal that cannot be opened is set aside as `drops.damaged`, for it
-must not keep the collector from its work.
+Frames are synced about once a second, and before each checkpoint. A kill therefore loses drops only
+of records that are read and dropped again; others of these are in the journal twice. A torn frame
+at the end is cut when the log is opened. A journal that cannot be opened is set aside as
+`drops.damaged`, for it must not keep the collector from its work.
 """
 
 import asyncio
@@ -138,16 +138,17 @@ class DropJournal:
     async def offer(self) -> None:
         """Hand what is recorded to the journal, which writes it at its next commit."""
         async with self._writing:
-            lines, first_ns = self._lines, self._first_ns
-            self._lines, self._bytes = [], 0
+            entry, may_remove = self._entry(), True
+            while entry is not None and may_remove and not self.journal.has_room(entry.size):
+                may_remove = await self._remove_oldest()
+                entry = self._entry()  # more may have been recorded meanwhile
+            # Nothing waits from here on: an end of `run` loses none that were taken.
+            lines, self._lines, self._bytes = self._lines, [], 0
             self._begun.clear()
             self._is_full.clear()
-            if not lines:
+            if entry is None:
                 return
-            missed = self.sampler.take_missed()
-            self.missed += missed.total()
-            entry = Entry(_record(lines, missed, first_ns))
-            await self._make_room(entry.size)
+            self.missed += self.sampler.take_missed().total()
             try:
                 future = self.journal.offer(entry)
             except SpoolFullError as error:
@@ -182,16 +183,19 @@ class DropJournal:
             "lost": self.lost,
         }
 
-    async def _make_room(self, size: int) -> None:
-        """Remove the oldest segments until an entry of `size` bytes fits."""
-        journal = self.journal
-        while not journal.has_room(size):
-            start, end = journal.log.start_offset, await journal.first_segment_end()
-            if end is None:
-                return
-            await journal.delete_before(end)
-            if journal.log.start_offset == start:
-                return
+    def _entry(self) -> Entry | None:
+        """What is recorded, as the journal stores it; None: nothing is."""
+        if not self._lines:
+            return None
+        return Entry(_record(self._lines, self.sampler.missed, self._first_ns))
+
+    async def _remove_oldest(self) -> bool:
+        """Remove the oldest segment; return whether there was one that could be."""
+        start, end = self.journal.log.start_offset, await self.journal.first_segment_end()
+        if end is None:
+            return False
+        await self.journal.delete_before(end)
+        return self.journal.log.start_offset != start
 
     async def _trim(self) -> None:
         """Remove the segments whose newest drop is too old."""

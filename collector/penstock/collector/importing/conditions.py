@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from penstock.collector.decode.severity import severity
 from penstock.collector.transforms.expressions.expression import compile_condition
 
 _FIELDS: Final[Mapping[str, str]] = {
@@ -50,6 +51,37 @@ def checked(expression: str) -> str | None:
     return expression
 
 
+_LEVEL: Final = r"(?<![\w.])(string\(severity_text\)|severity_text)"
+_QUOTED: Final = r"\"((?:[^\"\\]|\\.)*)\""
+_LEVEL_COMPARED: Final = re.compile(rf"{_LEVEL}(\s*[!=]=\s*){_QUOTED}")
+_LEVEL_SEARCHED: Final = re.compile(
+    rf"{_LEVEL}\.(matches|contains|startsWith|endsWith)\({_QUOTED}\)"
+)
+_LEVEL_NAME: Final = re.compile(r"[A-Za-z]{3,}")
+
+
+def with_levels(expression: str) -> str:
+    """An expression that compares levels as records have them.
+
+    The level `warning` of an event is the severity `WARN` of its record, whatever its case.
+    """
+    text = _LEVEL_COMPARED.sub(lambda it: f'{it[1]}{it[2]}"{_level(it[3])}"', expression)
+    return _LEVEL_SEARCHED.sub(_level_searched, text)
+
+
+def _level(name: str) -> str:
+    found = severity(name)
+    return name if found is None else found[1]
+
+
+def _level_searched(found: re.Match[str]) -> str:
+    where, method, text = found.groups()
+    if method == "matches":
+        named = _LEVEL_NAME.sub(lambda it: _level(it[0]), text)
+        return f'{where}.matches("(?i){named}")'
+    return f'{where}.{method}("{text.upper()}")'
+
+
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
 
 
@@ -83,7 +115,8 @@ def from_vrl(condition: str) -> str | None:
     text = _VRL_MATCH.sub(lambda it: f"{it[1]}.matches({literal(it[2])})", text)
     text = _VRL_CALL.sub(lambda it: f"{it[2]}.{_VRL_METHODS[it[1]]}({it[3]})", text)
     text = _VRL_EXISTS.sub(r"has(\1)", text)
-    return checked(_outside_texts(text, lambda part: _VRL_PATH.sub(_vrl_place, part)))
+    text = _outside_texts(text, lambda part: _VRL_PATH.sub(_vrl_place, part))
+    return checked(with_levels(text))
 
 
 def _vrl_place(found: re.Match[str]) -> str:

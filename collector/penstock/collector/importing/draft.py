@@ -50,6 +50,8 @@ class Given:
         ]
 
 
+KINDS: Final[Mapping[str, str]] = {"logs": "log", "traces": "span", "metrics": "metric"}
+"""The kind of the records of a signal."""
 _PARTS: Final = {"otlp": ("grpc", "http"), "statsd": ("udp",), "syslog": ("udp", "tcp")}
 """Keys of sources that listen by default; they are null where the other agent did not listen."""
 
@@ -92,6 +94,14 @@ class Draft:
         self.transforms[own] = _Item({"type": kind, "inputs": [*inputs], **made}, [*notes])
         return own
 
+    def part_signals(
+        self, name: str, inputs: Iterable[str], signals: Iterable[str]
+    ) -> dict[str, list[str]]:
+        """Part records by signal (`logs`, `traces`, `metrics`); returns what each comes out of."""
+        routes = {one: {"where": f'kind == "{KINDS[one]}"'} for one in signals}
+        own = self.transform(f"{name}_signals", inputs, {"type": "route", "routes": routes})
+        return {one: [f"{own}.{one}"] for one in routes}
+
     def note(self, where: str, reason: str) -> None:
         """Say of a thing that it has no counterpart."""
         self.notes.append(f"{where}: {reason}")
@@ -133,6 +143,21 @@ class Draft:
         while own in taken:
             own, number = f"{base}_{number}", number + 1
         return own
+
+
+def docker_files(host: Any) -> dict[str, Any]:
+    """The source of the files that Docker writes of its containers.
+
+    Args:
+        host: URL of Docker's engine, as the other agent has it; one that is no Unix socket cannot
+            be asked.
+    """
+    path = str(host or "").removeprefix("unix://")
+    return {
+        "type": "file", "include": ["/var/lib/docker/containers/*/*-json.log"],
+        "format": "docker", "service": "from_container",
+        "docker": {"socket": path} if path.startswith("/") else {},
+    }  # fmt: skip
 
 
 def shown(value: Any) -> str:

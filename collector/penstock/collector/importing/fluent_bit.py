@@ -1,15 +1,22 @@
 """Fluent Bit's configuration, classic or YAML: its inputs, filters and parsers.
 
 A filter there takes the records of the inputs whose tag its `Match` fits, one filter after the
-other; here each becomes a transform behind those.
+other; here each becomes a transform behind those, and one for each group of inputs that later
+filters tell apart.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from penstock.collector.importing.conditions import attribute, checked, literal, place
+from penstock.collector.importing.conditions import (
+    attribute,
+    checked,
+    literal,
+    place,
+    with_levels,
+)
 from penstock.collector.importing.draft import EVERY_HOST, Draft, Given, listed, seconds, size_bytes
 
 Values = dict[str, Any]
@@ -77,6 +84,7 @@ def import_fluent_bit(sections: list[Section]) -> Draft:
     tagged: list[tuple[str, str]] = []
     """The tag of each input, and the part that its records come out of now."""
     counts: dict[str, int] = {}
+    filters = [values for kind, values in sections if kind == "FILTER"]
     for kind, values in sections:
         plugin = str(values.get("name", ""))
         counts[kind] = counts.get(kind, 0) + 1
@@ -87,7 +95,7 @@ def import_fluent_bit(sections: list[Section]) -> Draft:
                 if (name := _input(draft, plugin, given, parsers)) is not None:
                     tagged.append((str(values.get("tag") or f"{plugin}.0"), name))
             case "FILTER":
-                tagged = _filter(draft, plugin, given, parsers, tagged)
+                tagged = _filter(draft, plugin, given, parsers, tagged, filters[counts[kind] :])
             case "OUTPUT":
                 draft.note(given.where, "outputs are the router's sinks; see docs/router/sinks.md")
             case "INCLUDE":
@@ -210,6 +218,21 @@ def _exec(given: Given) -> Values:
     }  # fmt: skip
 
 
+def _kubernetes_events(given: Given) -> Values:
+    given.skip("interval_sec", "interval_nsec", "kube_request_limit", "kube_retention_time")
+    url = str(given.take("kube_url", ""))
+    verify = str(given.take("tls.verify", "on")).lower()
+    space = given.take("kube_namespace")
+    return {
+        "type": "kubernetes_events",
+        "server": url.rstrip("/") or None,
+        "token_file": given.take("kube_token_file"),
+        "ca_file": given.take("kube_ca_file"),
+        "verify": None if verify in {"on", "true"} else False,
+        "namespaces": [space] if space else None,
+    }
+
+
 def _scrape(given: Given) -> Values:
     host, port = given.take("host", "127.0.0.1"), given.take("port", 9090)
     return {
@@ -225,6 +248,7 @@ _INPUTS: Final[Mapping[str, Callable[[Given], Values]]] = {
     "exec": _exec,
     "forward": _at("forward", 24224),
     "http": _at("http", 9880),
+    "kubernetes_events": _kubernetes_events,
     "opentelemetry": _otlp,
     "prometheus_remote_write": _at("prometheus_remote_write", 8080),
     "prometheus_scrape": _scrape,
@@ -305,13 +329,19 @@ Tagged = list[tuple[str, str]]
 
 
 def _filter(
-    draft: Draft, plugin: str, given: Given, parsers: Mapping[str, Values], tagged: Tagged
+    draft: Draft,
+    plugin: str,
+    given: Given,
+    parsers: Mapping[str, Values],
+    tagged: Tagged,
+    later: Sequence[Values],
 ) -> Tagged:
     """Add a filter behind every input that it fits; returns the parts with what comes out now."""
-    pattern = str(given.values.get("match") or "*")
-    fits = [name for tag, name in tagged if fnmatchcase(tag, pattern)]
+    fits = [name for tag, name in tagged if _is_for(given.values, tag)]
     if not fits:
-        draft.note(given.where, f"Match {pattern} fits no input that was taken over")
+        key = "match_regex" if "match_regex" in given.values else "match"
+        text = f"{key.title()} {given.values.get(key, '*')}"
+        draft.note(given.where, f"{text} fits no input that was taken over")
         return tagged
     if plugin == "kubernetes":
         for name in fits:
@@ -327,10 +357,31 @@ def _filter(
         draft.note(given.where, reason)
         return tagged
     notes += given.left()
-    inputs = fits
-    for number, step in enumerate(steps):
-        inputs = [draft.transform(plugin, inputs, step, notes if number == 0 else ())]
-    return [(tag, inputs[0] if name in fits else name) for tag, name in tagged]
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    for tag, name in tagged:
+        if name in fits:
+            changing = (one for one in later if str(one.get("name", "")) in _FILTERS)
+            alike = groups.setdefault(tuple(_is_for(one, tag) for one in changing), [])
+            alike += [] if name in alike else [name]
+    behind: dict[str, str] = {}
+    for inputs in groups.values():
+        last = inputs
+        for step in steps:
+            last = [draft.transform(plugin, last, step, notes)]
+            notes = []
+        behind |= dict.fromkeys(inputs, last[0])
+    return [(tag, behind.get(name, name)) for tag, name in tagged]
+
+
+def _is_for(values: Values, tag: str) -> bool:
+    """Return whether a filter takes the records of a tag."""
+    pattern = values.get("match_regex")
+    if pattern is None:
+        return fnmatchcase(tag, str(values.get("match") or "*"))
+    try:
+        return re.search(str(pattern), tag) is not None
+    except re.error:
+        return False
 
 
 Made = tuple[list[Values], list[str]]
@@ -342,7 +393,8 @@ def _grep(given: Given, _parsers: Mapping[str, Values]) -> Made:
     for key, sign in (("regex", ""), ("exclude", "!")):
         for rule in _several(given.take(key)):
             name, _, pattern = rule.partition(" ")
-            term = checked(f"{sign}string({place(name)}).matches({literal(pattern.strip())})")
+            found = f"{sign}string({place(name)}).matches({literal(pattern.strip())})"
+            term = checked(with_levels(found))
             if term is None:
                 notes.append(f"{given.where}.{key}: write it as an expression: {rule}")
             else:

@@ -1,15 +1,16 @@
 """The OpenTelemetry Collector's configuration: receivers and processors of its pipelines.
 
-Each pipeline's processors become transforms behind its receivers, in their order. Exporters belong
-to the router.
+Each pipeline's processors become transforms behind its receivers, in their order. What a receiver
+has for pipelines of several signals is parted by signal before. Exporters belong to the router.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from penstock.collector.importing.conditions import attribute, from_ottl, literal, ottl_place
 from penstock.collector.importing.draft import (
+    KINDS,
     Draft,
     Given,
     address,
@@ -18,10 +19,18 @@ from penstock.collector.importing.draft import (
     shown,
     size_bytes,
 )
+from penstock.collector.importing.scraping import scrape_jobs
 
 Values = dict[str, Any]
 _NEEDLESS: Final = ("batch", "memory_limiter", "groupbytrace")
 """Processors that need no counterpart: the collector batches and bounds its memory by itself."""
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "docker_observer": "a source `file` with the section `docker` names its containers",
+    "k8s_observer": "a source `file` with the section `kubernetes` names the pods of its files,"
+    " and `kubernetes` of a source `prometheus` finds pods to scrape",
+}
+"""What to write in place of an extension."""
 
 
 def import_otel_collector(document: Mapping[str, Any]) -> Draft:
@@ -40,8 +49,14 @@ def import_otel_collector(document: Mapping[str, Any]) -> Draft:
     for name in receivers:
         if name not in used:
             draft.note(f"receivers.{name}", "no pipeline has it")
+    shared = _part_signals(draft, pipelines, made)
     for pipeline, parts in pipelines.items():
-        inputs = [one for name in listed(parts.get("receivers")) for one in made.get(name, [])]
+        signal = _signal_of(pipeline)
+        inputs = [
+            one
+            for name in listed(parts.get("receivers"))
+            for one in shared.get((name, signal), made.get(name, []))
+        ]
         for name in listed(parts.get("processors")):
             section = Given(processors.get(name), f"processors.{name} ({pipeline})")
             inputs = _processor(draft, pipeline, name, section, inputs)
@@ -51,10 +66,42 @@ def import_otel_collector(document: Mapping[str, Any]) -> Draft:
         )
     for name in ("connectors", "extensions"):
         for part in given.take(name, {}):
-            draft.note(f"{name}.{part}", "no counterpart")
+            draft.note(f"{name}.{part}", _INSTEAD.get(part.partition("/")[0], "no counterpart"))
     service.skip("extensions")
     draft.notes += [*given.left(), *service.left()]
     return draft
+
+
+def _signal_of(pipeline: str) -> str:
+    return pipeline.partition("/")[0]
+
+
+def _part_signals(
+    draft: Draft, pipelines: Mapping[str, Any], made: Mapping[str, Iterable[str]]
+) -> dict[tuple[str, str], list[str]]:
+    """Part the records of receivers that pipelines of several signals have.
+
+    A pipeline takes nothing but its signal, while a transform takes all kinds: without this a
+    record would go through the transforms of each pipeline, and be delivered once for each.
+
+    Returns:
+        By receiver and signal, the parts that the records come out of.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, parts in made.items():
+        having = [
+            pipeline for pipeline, one in pipelines.items() if name in listed(one.get("receivers"))
+        ]
+        signals = {_signal_of(one): None for one in having if _signal_of(one) in KINDS}
+        changes = any(
+            one.partition("/")[0] in _PROCESSORS
+            for pipeline in having
+            for one in listed(pipelines[pipeline].get("processors"))
+        )
+        if len(signals) > 1 and changes and parts:
+            parted = draft.part_signals(name, parts, signals)
+            found |= {(name, one): inputs for one, inputs in parted.items()}
+    return found
 
 
 # Receivers.
@@ -62,6 +109,10 @@ def import_otel_collector(document: Mapping[str, Any]) -> Draft:
 
 def _receiver(draft: Draft, name: str, given: Given) -> list[str]:
     kind = name.partition("/")[0]
+    if kind == "prometheus":
+        return _scrapes(draft, name, given)
+    if kind == "k8sobjects":
+        return _objects(draft, name, given)
     make = _RECEIVERS.get(kind)
     if make is None:
         draft.note(given.where, "there is no such source here")
@@ -79,6 +130,36 @@ def _receiver(draft: Draft, name: str, given: Given) -> list[str]:
         last = _operator(draft, own, last, section)
     draft.sources[own].notes += given.left()
     return [last]
+
+
+def _scrapes(draft: Draft, name: str, given: Given) -> list[str]:
+    """Add a source for each job; one alone has the receiver's name."""
+    config = given.section("config")
+    jobs = [*scrape_jobs(config, dollars=True)]
+    draft.notes += [*config.left(), *given.left()]
+    return [
+        draft.source(name if len(jobs) == 1 else f"{name}_{job}", values, notes)
+        for job, values, notes in jobs
+    ]
+
+
+def _objects(draft: Draft, name: str, given: Given) -> list[str]:
+    """Add a source for the events; other objects are no records here."""
+    made: list[str] = []
+    given.skip("auth_type")
+    for number, one in enumerate(given.take("objects", [])):
+        section = Given(one, f"{given.where}.objects.{number}")
+        if section.take("name") != "events":
+            draft.note(section.where, f"only events are taken: {shown(one)}")
+            continue
+        section.skip("mode", "interval", "group", "exclude_watch_type")
+        values = {
+            "type": "kubernetes_events",
+            "namespaces": listed(section.take("namespaces")) or None,
+        }
+        made.append(draft.source(name, values, section.left()))
+    draft.notes += given.left()
+    return made
 
 
 def _tls(given: Given) -> Values | None:
@@ -138,19 +219,9 @@ def _at(kind: str, default: str) -> Callable[[Given], Values]:
     return lambda given: {"type": kind, "listen": address(given.take("endpoint"), default)}
 
 
-def _prometheus(given: Given) -> Values:
-    targets: list[str] = []
-    intervals: list[float] = []
-    for job in given.section("config").take("scrape_configs", []):
-        scheme, path = job.get("scheme", "http"), job.get("metrics_path", "/metrics")
-        hosts = [
-            host for one in job.get("static_configs") or [] for host in listed(one.get("targets"))
-        ]
-        targets += [f"{scheme}://{host}{path}" for host in hosts]
-        if (interval := seconds(job.get("scrape_interval"))) is not None:
-            intervals.append(interval)
-    values: Values = {"type": "prometheus", "targets": targets or ["http://127.0.0.1:9090/metrics"]}
-    return values | ({"interval_s": min(intervals)} if intervals else {})
+def _events(given: Given) -> Values:
+    given.skip("auth_type")
+    return {"type": "kubernetes_events", "namespaces": listed(given.take("namespaces")) or None}
 
 
 def _journald(given: Given) -> Values:
@@ -172,12 +243,12 @@ _RECEIVERS: Final[Mapping[str, Callable[[Given], Values]]] = {
     "fluentforward": _at("forward", "0.0.0.0:8006"),
     "hostmetrics": _host_metrics,
     "journald": _journald,
+    "k8s_events": _events,
     "loki": lambda given: {
         "type": "loki",
         "listen": address(given.section("protocols").section("http").take("endpoint"), ":3500"),
     },
     "otlp": _otlp,
-    "prometheus": _prometheus,
     "prometheusremotewrite": _at("prometheus_remote_write", "0.0.0.0:9090"),
     "splunk_hec": _at("splunk_hec", "0.0.0.0:8088"),
     "statsd": lambda given: {

@@ -7,8 +7,22 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from penstock.collector.importing.conditions import attribute, checked, literal, place
-from penstock.collector.importing.draft import EVERY_HOST, Draft, Given, address, seconds, shown
+from penstock.collector.importing.conditions import (
+    attribute,
+    checked,
+    literal,
+    place,
+    with_levels,
+)
+from penstock.collector.importing.draft import (
+    EVERY_HOST,
+    Draft,
+    Given,
+    address,
+    docker_files,
+    seconds,
+    shown,
+)
 
 Values = dict[str, Any]
 
@@ -28,12 +42,14 @@ def import_promtail(document: Mapping[str, Any]) -> Draft:
 
 
 def _scrape(draft: Draft, job: str, given: Given) -> None:
-    sources = [*_sources(job, given)]
+    notes: list[str] = []
+    sources = _sources(job, given, notes)
     stages = given.take("pipeline_stages", [])
     for number, one in enumerate(given.take("relabel_configs", [])):
         draft.note(f"{given.where}.relabel_configs.{number}", f"no counterpart: {shown(one)}")
-    left = given.left()
+    left = [*notes, *given.left()]
     if not sources:
+        draft.notes += left
         draft.note(given.where, f"{job}: there is no such source here")
     for index, (values, labels) in enumerate(sources):
         name = draft.source(job, values, left if index == 0 else ())
@@ -45,8 +61,8 @@ def _scrape(draft: Draft, job: str, given: Given) -> None:
             last = _stage(draft, name, last, stage, f"{given.where}.pipeline_stages.{number}")
 
 
-def _sources(job: str, given: Given) -> list[tuple[Values, Values]]:
-    """The sources of a scrape, each with its static labels."""
+def _sources(job: str, given: Given, notes: list[str]) -> list[tuple[Values, Values]]:
+    """The sources of a scrape, each with its static labels; notes what has no counterpart."""
     found: list[tuple[Values, Values]] = []
     for target in given.take("static_configs", []):
         labels = dict(target.get("labels") or {})
@@ -63,16 +79,28 @@ def _sources(job: str, given: Given) -> list[tuple[Values, Values]]:
             section = given.section(key)
             labels = dict(section.take("labels", {}))
             found.append((make(section), labels))
-    if given.take("kubernetes_sd_configs"):
+    for number, one in enumerate(given.take("kubernetes_sd_configs", [])):
+        section = Given(one, f"{given.where}.kubernetes_sd_configs.{number}")
+        if (role := section.take("role", "pod")) != "pod":
+            notes.append(f"{section.where}: role {role}: files are of pods alone")
+            continue
+        spaces = section.section("namespaces").take("names") or ["*"]
         found.append(({
-            "type": "file", "include": ["/var/log/pods/*/*/*.log"], "format": "cri",
-            "service": "from_container", "kubernetes": {},
+            "type": "file",
+            "include": [
+                f"/var/log/pods/{'' if one == '*' else f'{one}_'}*/*/*.log" for one in spaces
+            ],
+            "format": "cri", "service": "from_container", "kubernetes": {},
         }, {}))  # fmt: skip
-    if given.take("docker_sd_configs"):
-        found.append(({
-            "type": "file", "include": ["/var/lib/docker/containers/*/*-json.log"],
-            "format": "docker", "service": "docker",
-        }, {}))  # fmt: skip
+        notes += section.left()
+    for number, one in enumerate(given.take("docker_sd_configs", [])):
+        section = Given(one, f"{given.where}.docker_sd_configs.{number}")
+        host = str(section.values.get("host") or "")
+        if not host or host.startswith("unix://"):
+            section.skip("host")
+        section.skip("refresh_interval")
+        found.append((docker_files(host), {}))
+        notes += section.left()
     return found
 
 
@@ -211,7 +239,7 @@ def _drop(values: Mapping[str, Any]) -> Values | None:
         term = f"{where} != {literal(value)}"
     else:
         term = f"!has({where})"
-    found = checked(term)
+    found = checked(with_levels(term))
     return None if found is None else {"type": "filter", "where": found}
 
 

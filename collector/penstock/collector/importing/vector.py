@@ -5,7 +5,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.collector.importing.conditions import from_vrl, literal, place
-from penstock.collector.importing.draft import Draft, Given, address, listed, shown
+from penstock.collector.importing.draft import (
+    KINDS,
+    Draft,
+    Given,
+    address,
+    docker_files,
+    listed,
+    shown,
+)
 
 Values = dict[str, Any]
 
@@ -27,6 +35,11 @@ def import_vector(document: Mapping[str, Any]) -> Draft:
     for name, section in given.take("sources", {}).items():
         outputs[name] = _source(draft, name, Given(section, f"sources.{name}"))
     waiting = dict(given.take("transforms", {}))
+    named = {one for section in waiting.values() for one in listed(section.get("inputs"))}
+    for name, inputs in tuple(outputs.items()):
+        if inputs and any(f"{name}.{signal}" in named for signal in KINDS):
+            parted = draft.part_signals(name, inputs, KINDS)
+            outputs |= {f"{name}.{signal}": parts for signal, parts in parted.items()}
     while waiting:
         ready = [
             name for name, section in waiting.items()
@@ -62,7 +75,13 @@ def _source(draft: Draft, name: str, given: Given) -> list[str]:
     if "connection_limit" in given.values and values["type"] != "exec":
         values["max_connections"] = given.take("connection_limit")
     given.skip("keepalive", "host_key", "port_key", "data_dir", "glob_minimum_cooldown_ms")
-    return [draft.source(name, values, given.left())]
+    # A secret is not shown: the comments go wherever the new configuration goes.
+    secrets = [
+        f"{given.where}.{key}: write the secret to a file, and here: auth: {{token_file: FILE}}"
+        for key in ("token", "valid_tokens", "auth")
+        if given.take(key)
+    ]
+    return [draft.source(name, values, [*secrets, *given.left()])]
 
 
 def _tls(given: Given) -> Values | None:
@@ -114,17 +133,19 @@ def _kubernetes(given: Given) -> Values:
     given.skip("self_node_name", "pod_annotation_fields", "namespace_annotation_fields")
     return {
         "type": "file", "include": ["/var/log/pods/*/*/*.log"], "format": "cri",
-        "service": "from_container", "kubernetes": {},
+        "service": "from_container", "kubernetes": {}, "start_at": given.take("read_from"),
+        "ignore_older_s": given.take("ignore_older_secs"),
         "exclude": listed(given.take("exclude_paths_glob_patterns")) or None,
     }  # fmt: skip
 
 
 def _docker(given: Given) -> Values:
-    given.skip("docker_host")
-    return {
-        "type": "file", "include": ["/var/lib/docker/containers/*/*-json.log"],
-        "format": "docker", "service": "docker",
-    }  # fmt: skip
+    host = str(given.values.get("docker_host") or "")
+    if not host or host.startswith(("unix://", "/")):
+        given.skip("docker_host")
+    given.skip("auto_partial_merge", "partial_event_marker_field", "retry_backoff_secs")
+    values = docker_files(host)
+    return values | (_multiline(given.section("multiline")) if "multiline" in given.values else {})
 
 
 def _syslog(given: Given) -> Values:

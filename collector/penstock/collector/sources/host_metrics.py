@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 import psutil
@@ -39,12 +40,21 @@ class Point:
     is_monotonic: bool = True
 
 
-def measure() -> Iterator[Point]:
-    """Everything that can be measured now; a figure that this host does not have is left out."""
-    for group in _GROUPS:
-        # Missing permission or an absent /proc file must not cost the other figures.
-        with contextlib.suppress(psutil.Error, OSError, AttributeError):
+Failed = Callable[[str, Exception], None]
+"""Gets the name of a group of figures, or the mount point of a file system, that this host does not
+have or does not let us read, and why."""
+
+
+def measure(failed: Failed) -> Iterator[Point]:
+    """Everything that can be measured now; what cannot be costs nothing else."""
+    groups: dict[str, Callable[[], Iterator[Point]]] = {
+        **_GROUPS, "filesystem": partial(_filesystem, failed)
+    }  # fmt: skip
+    for name, group in groups.items():
+        try:
             yield from group()
+        except (psutil.Error, OSError, AttributeError) as error:
+            failed(name, error)
 
 
 def encode_points(
@@ -124,11 +134,12 @@ def _load() -> Iterator[Point]:
         yield Point(f"system.cpu.load_average.{minutes}m", "1", value, {})
 
 
-def _filesystem() -> Iterator[Point]:
+def _filesystem(failed: Failed) -> Iterator[Point]:
     for partition in psutil.disk_partitions(all=False):
         try:
             usage = psutil.disk_usage(partition.mountpoint)
-        except OSError:
+        except OSError as error:
+            failed(partition.mountpoint, error)
             continue
         where = {
             "system.device": partition.device,
@@ -141,14 +152,13 @@ def _filesystem() -> Iterator[Point]:
         yield Point("system.filesystem.utilization", "1", usage.percent / 100, where)
 
 
-_GROUPS: tuple[Callable[[], Iterator[Point]], ...] = (
-    _cpu,
-    _memory,
-    _disk,
-    _network,
-    _load,
-    _filesystem,
-)
+_GROUPS: Mapping[str, Callable[[], Iterator[Point]]] = {
+    "cpu": _cpu,
+    "memory": _memory,
+    "disk": _disk,
+    "network": _network,
+    "load": _load,
+}
 
 
 class HostMetricsSource(Source):
@@ -163,14 +173,21 @@ class HostMetricsSource(Source):
         return cls(settings.interval_s, resource, spool_writer=context.spool_writer())
 
     def __init__(
-        self, interval_s: float, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
+        self,
+        interval_s: float,
+        resource: Mapping[str, Any],
+        *,
+        spool_writer: SpoolWriter,
+        measure: Callable[[Failed], Iterator[Point]] = measure,
     ) -> None:
         self.name = spool_writer.source
         self._interval_s = interval_s
         self._resource = resource
         self._spool_writer = spool_writer
+        self._points = measure
         self._boot_ns = int(psutil.boot_time() * 1e9)
         self._stopping = asyncio.Event()
+        self._named: set[str] = set()
 
     @override
     async def start(self) -> None:
@@ -179,7 +196,11 @@ class HostMetricsSource(Source):
     @override
     async def run(self) -> None:
         while not self._stopping.is_set():
-            lines = await asyncio.to_thread(self._measure)
+            lines, missing = await asyncio.to_thread(self._measure)
+            self._spool_writer.note("figures_missing", len(missing))
+            for name in missing.keys() - self._named:
+                self._named.add(name)
+                self._spool_writer.log.warning("figures_missing", of=name, error=missing[name])
             await self._spool_writer.persist_or_drop(
                 Payload("ndjson", b"\n".join(lines), len(lines))
             )
@@ -191,8 +212,15 @@ class HostMetricsSource(Source):
     async def stop(self) -> None:
         self._stopping.set()
 
-    def _measure(self) -> list[bytes]:
+    def _measure(self) -> tuple[list[bytes], dict[str, str]]:
+        """The lines of one round, and why figures are missing, by what they are of."""
         now_ns = self._spool_writer.clock.unix_ns()
-        return encode_points(
-            measure(), now_ns=now_ns, boot_ns=self._boot_ns, resource=self._resource
+        missing: dict[str, str] = {}
+
+        def fail(name: str, error: Exception) -> None:
+            missing[name] = str(error) or type(error).__name__
+
+        lines = encode_points(
+            self._points(fail), now_ns=now_ns, boot_ns=self._boot_ns, resource=self._resource
         )
+        return lines, missing

@@ -10,8 +10,9 @@ text/plain                                  each line is a record
 none of them is kept, and its body is ``{"error": "…"}``.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Literal
 
 import orjson
 from pydantic import Field
@@ -20,17 +21,24 @@ from typing_extensions import override
 from penstock.base.http.server import Request, Response
 from penstock.collector.limits import LINE_BYTES_MAX
 from penstock.collector.sources.line_framing import Line
-from penstock.collector.sources.network.http_receiver import Handle, Refusal, content_type
+from penstock.collector.sources.network.http_receiver import (
+    Handle,
+    Refusal,
+    check_post,
+    content_type,
+)
 from penstock.collector.sources.network.http_source import (
+    AuthenticatedHttpSource,
     AuthenticatedSettings,
-    HttpRequestSource,
+    count_query,
 )
 from penstock.collector.sources.settings import LinesSettings
 from penstock.collector.spool.memory_budget import Charge
-from penstock.collector.spool.writer import SpoolWriter, payload_of_lines
+from penstock.collector.spool.writer import payload_of_lines
 from penstock.service import HostPort
 
 _JSON: Final = {"content-type": "application/json"}
+_CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
 
 
 class HttpSettings(AuthenticatedSettings, LinesSettings):
@@ -42,23 +50,14 @@ class HttpSettings(AuthenticatedSettings, LinesSettings):
     service: str = Field(default="http", min_length=1)
 
 
-class HttpSource(HttpRequestSource):
+class HttpSource(AuthenticatedHttpSource[HttpSettings]):
     """Listens for requests, and answers each when its records are durable."""
 
     settings = HttpSettings
 
-    def __init__(
-        self, section: HttpSettings, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
-    ) -> None:
-        super().__init__(section, resource, spool_writer=spool_writer, auth=section.auth)
-        self._section = section
-
     @override
     def find(self, request: Request) -> Handle:
-        if request.path != self._section.path:
-            raise Refusal(404, f"records are taken at {self._section.path}")
-        if request.method != "POST":
-            raise Refusal(405, "use POST", allow="POST")
+        check_post(request, self.section.path, "records")
         return self._take
 
     @override
@@ -70,10 +69,14 @@ class HttpSource(HttpRequestSource):
         if lines:
             payload = payload_of_lines(
                 [Line(line, 0) for line in lines],
-                service=self._section.service,
-                rules=self._section.line_options(),
+                service=self.section.service,
+                rules=self.section.line_options(),
             )
             await self.receiver.persist(payload, charge)
+        notes = Counter[str]()
+        count_query(request, notes)
+        notes["charsets_ignored"] += _names_other_charset(request)
+        self.count(notes)
         return Response(200, orjson.dumps({"accepted": len(lines)}), _JSON)
 
     def _lines(self, kind: str, body: bytes) -> list[bytes]:
@@ -94,6 +97,15 @@ class HttpSource(HttpRequestSource):
                 text = f"record {index} is above {LINE_BYTES_MAX} bytes"
                 raise self.receiver.malformed(text, 413)
         return lines
+
+
+def _names_other_charset(request: Request) -> bool:
+    """Return whether a content type names a character set other than the one that is read."""
+    for parameter in request.headers.get("content-type", "").split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip('"').lower() not in _CHARSETS
+    return False
 
 
 def _values(body: bytes) -> list[bytes]:

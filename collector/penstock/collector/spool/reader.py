@@ -241,7 +241,7 @@ class Reader:
         if end is None:
             return False
         start = journal.log.start_offset
-        begin = max(start, self._sender.delivery.cursor(self._spool.origin))
+        begin = max(start, self._sender.delivery.passed(self._spool.origin))
         undelivered = set(self._undelivered())
         counts = await asyncio.to_thread(self._droppable, begin, self.position, end, undelivered)
         if journal.log.start_offset != start:

@@ -2,8 +2,9 @@
 
 A reason is a code, with the field and the rule that it breaks where there is one: `missing_field:
 body`, `invalid: severity_number: int_parsing`. The rule is pydantic's name for it, or a sentence
-where it is between fields: `invalid: record: min is above max`. Records lie in
-quarantine by their reasons, which scripts may look for; so the sentence stands beside them.
+where it is between fields: `invalid: record: min is above max`. `transform NAME: ` stands before
+the reason of a transform. Records lie in quarantine by their reasons, which scripts may look for;
+so the sentence stands beside them.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ _CODES: Final[Mapping[str, str]] = {
     "bad_schema": "`schema` is missing, or no spec's name and version, as log/1.0",
     "kind_mismatch": "`schema` names a spec of another kind than `kind`",
     "unknown_major": "`schema` names a major version that nothing installed here can read",
+    "integer_too_large": "a field that the spec does not have holds an integer beyond 64 bits: the "
+    "record can go on as it came, and be neither changed, redacted nor held",
     "not_otlp": "a part of it is not as OTLP has it",
     "nats_max_payload": "it is larger than the messages that the NATS server takes",
 }
@@ -76,6 +79,9 @@ _TYPES: Final[Mapping[str, str]] = {
 def meaning(reason: str) -> str | None:
     """A sentence for a reason of the validator; None for others, which are sentences themselves."""
     code, _, detail = reason.partition(": ")
+    if code.startswith("transform ") and detail:
+        sentence = meaning(detail)
+        return sentence and f"{code}: {sentence}"
     if code == "missing_field" and detail:
         fields = detail.split(", ")
         return f"{' and '.join(fields)} {'is' if len(fields) == 1 else 'are'} missing"

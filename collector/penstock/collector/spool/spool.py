@@ -184,6 +184,10 @@ class Spool:
         """Changes whenever something that was taken could not be made durable."""
         return self.journal.failures
 
+    def note(self, what: str) -> None:
+        """Count something that is no record; shown under the source `spool` of the status."""
+        self._ledger["spool"].notes[what] += 1
+
     def _count(self, unit: Unit, done: asyncio.Future[int]) -> None:
         if not done.cancelled() and done.exception() is None:
             self._ledger.spooled(unit.source, unit.count)

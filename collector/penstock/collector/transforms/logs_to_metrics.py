@@ -1,8 +1,8 @@
 """Logs to metrics: records are counted or measured, in series of bounded number.
 
 What is counted is kept in memory until the next flush, and becomes delta sums or exponential
-histograms then; so a restart begins new deltas and no total goes backwards. A kill loses what was
-counted since the last flush; what is read again after it is counted again. A stop loses nothing.
+histograms then; so a restart begins new deltas and no total goes backwards. What was counted since
+the last flush is read again after a kill. A stop loses nothing.
 """
 
 from collections.abc import Mapping
@@ -165,6 +165,11 @@ class LogsToMetrics(Aggregator):
         ]
         self._series, self._since_ns = {}, None
         return points
+
+    @property
+    @override
+    def held_since_ns(self) -> int | None:
+        return self._since_ns
 
     def _point(self, key: Key, series: _Series, begun_ns: int, unix_ns: int) -> Fields:
         measure = self._measure

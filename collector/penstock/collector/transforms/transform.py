@@ -180,6 +180,20 @@ class Transform(Protocol):
         """Number of passed-on records that the transform did not understand, by reason."""
         return {}
 
+    @property
+    def held_since_ns(self) -> int | None:
+        """When it took in the oldest record of which it still holds something; None: it has none.
+
+        For an `Aggregator`. The time is the `now_ns` of that record. What was taken in since then
+        is read again after a kill; what a transform holds and says nothing of is lost by one.
+        """
+        return None
+
+    @property
+    def is_flush_due(self) -> bool:
+        """True if an aggregator has so much to give out that the flush may not wait."""
+        return False
+
 
 @runtime_checkable
 class Aggregator(Transform, Protocol):

@@ -1,8 +1,9 @@
 """Counters of parts, as their statuses have them; a figure that is none counts as 0."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 Status = Mapping[str, Any]
@@ -16,6 +17,9 @@ WENT: Final = (
     "held",
 )  # fmt: skip
 """Counts of a collector's account on the right of the equation; `dropped` is by reason."""
+
+_DROPPED: Final = "dropped_"
+"""Begin of the names of drops in sums, before the reason."""
 
 
 def number(value: object) -> int:
@@ -32,6 +36,114 @@ def counts(value: object) -> dict[str, int]:
     return {str(name): number(count) for name, count in value.items()}
 
 
+class AppKind(StrEnum):
+    """The processes whose counts are added up."""
+
+    SERVICE = "service"
+    OTHERS = "others"
+    """Processes that ended, of services beyond the collector's `max_senders`."""
+
+    UNTRACKED = "untracked"
+    """Connected processes beyond `max_senders`: what they emitted is not known."""
+
+    UNREPORTED = "unreported"
+    """Senders that report no account: what they emitted is not known."""
+
+
+@dataclass(slots=True)
+class AppFigures:
+    """What processes report to a collector of their records, added up.
+
+    Attributes:
+        service: Their service; empty: its records have none, or they are of several.
+        kind: The processes that they are.
+        emitted: Records offered to the library.
+        acked: Records that a collector has acknowledged.
+        dropped: Records that the library dropped, by reason.
+        queued: Records that waited in memory at the last report.
+        spooled: Records that waited in a file then.
+        difference: Records that the processes' accounts cannot explain; too many in one do not make
+            up for too few in another.
+        lost: Number of these that waited in the memory of a process that ended.
+        acked_more: Records that processes count as acknowledged and that the collector did not
+            acknowledge to them.
+        acked_fewer: Records that it acknowledged to them and that they do not count so.
+        reported_ns: Unix time of the newest report; 0: not known.
+    """
+
+    service: str = ""
+    kind: AppKind = AppKind.SERVICE
+    emitted: int = 0
+    acked: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    queued: int = 0
+    spooled: int = 0
+    difference: int = 0
+    lost: int = 0
+    acked_more: int = 0
+    acked_fewer: int = 0
+    reported_ns: int = 0
+
+    @classmethod
+    def read(cls, account: Mapping[str, Any]) -> "list[AppFigures]":
+        """The services in a source's account of applications, by name; then all others."""
+        found = dict[str, AppFigures]()
+        for facts in filter(None, map(_mapping, _mapping(account.get("senders")).values())):
+            service = str(facts.get("service") or "")
+            found.setdefault(service, cls(service)).add_sender(facts)
+        for service, ended in _mapping(account.get("ended")).items():
+            found.setdefault(service, cls(service)).add_sums(counts(ended))
+        figures = [found[service] for service in sorted(found)]
+        for kind in (AppKind.OTHERS, AppKind.UNTRACKED, AppKind.UNREPORTED):
+            sums = counts(account.get(kind.value))
+            if any(sums.values()):
+                figures.append(cls(kind=kind))
+                figures[-1].add_sums(sums)
+        return figures
+
+    def add_sender(self, facts: Mapping[str, Any]) -> None:
+        """Add what a collector knows of one process."""
+        self.emitted += number(facts.get("emitted"))
+        self.acked += number(facts.get("acked"))
+        self.dropped.update(counts(facts.get("dropped")))
+        self.queued += number(facts.get("queued"))
+        self.spooled += number(facts.get("spooled"))
+        self.difference += abs(_signed(facts.get("difference")))
+        self.lost += number(facts.get("lost"))
+        unseen = _signed(facts.get("unseen"))
+        self.acked_more += max(0, unseen)
+        self.acked_fewer += max(0, -unseen)
+        self.reported_ns = max(self.reported_ns, number(facts.get("time_ns")))
+
+    def add_sums(self, sums: Mapping[str, int]) -> None:
+        """Add sums of processes that a collector does not tell apart."""
+        dropped = {
+            name.removeprefix(_DROPPED): count
+            for name, count in sums.items()
+            if name.startswith(_DROPPED)
+        }
+        self.acked += sums.get("acked", 0)
+        self.dropped.update(dropped)
+        self.emitted += sums.get("emitted", sums.get("acked", 0) + sum(dropped.values()))
+
+    @property
+    def went(self) -> dict[str, int]:
+        """Records by what became of them, of those dropped by reason."""
+        waiting = {"queued": self.queued, "spooled": self.spooled}
+        dropped = {f"dropped ({reason})": count for reason, count in self.dropped.items()}
+        return {"acked": self.acked} | (waiting if self.is_reported else {}) | dropped
+
+    @property
+    def is_reported(self) -> bool:
+        """True if the figures are those that the processes report, and not sums beside them."""
+        return self.kind is AppKind.SERVICE
+
+
+def _signed(value: object) -> int:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return int(value) if is_whole else 0  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True, slots=True)
 class CollectorFigures:
     """A collector's account of its records since it started, of all sources together.
@@ -43,14 +155,17 @@ class CollectorFigures:
         difference: Records that the sources' accounts cannot explain; too many in one account do
             not make up for too few in another.
         acked: Records that came from applications over the Unix socket.
-        dropped_by_apps: Records that applications report to have dropped, by reason.
+        apps: What applications report of all their records; those that report nothing are last.
+        repeated: Number of the delivered records that an earlier run had delivered, and that were
+            not sent again.
     """
 
     came: Mapping[str, int]
     went: Mapping[str, int]
     difference: int
     acked: int
-    dropped_by_apps: Mapping[str, int]
+    apps: Sequence[AppFigures] = ()
+    repeated: int = 0
 
     @classmethod
     def read(cls, status: Status) -> "CollectorFigures | None":
@@ -58,8 +173,8 @@ class CollectorFigures:
         accounts = _mapping(_mapping(status.get("info")).get("reconciliation"))
         if not accounts:
             return None
-        came, went, by_apps = Counter[str](), Counter[str](), Counter[str]()
-        difference = acked = 0
+        came, went = Counter[str](), Counter[str]()
+        difference = acked = repeated = 0
         types = _types(status)
         for source, account in accounts.items():
             if not isinstance(account, Mapping):
@@ -68,16 +183,20 @@ class CollectorFigures:
             went.update({name: number(account.get(name)) for name in WENT if name != "dropped"})
             dropped = counts(account.get("dropped"))
             went.update({f"dropped ({reason})": count for reason, count in dropped.items()})
+            repeated += number(account.get("repeated"))
             off = account.get("difference")
             difference += abs(int(off)) if isinstance(off, int | float) else 0
-            by_apps.update(counts(account.get("sender_dropped")))
             if types.get(str(source), str(source)) == "unix":
                 acked += number(account.get("received"))
-        return cls(dict(came), dict(went), difference, acked, dict(by_apps))
+        apps = list[AppFigures]()
+        for account in _mapping(_mapping(status.get("info")).get("apps")).values():
+            apps += AppFigures.read(_mapping(account))
+        return cls(dict(came), dict(went), difference, acked, apps, repeated)
 
     @property
-    def delivered(self) -> int:
-        return self.went.get("delivered", 0)
+    def sent(self) -> int:
+        """Records that were delivered since it started, without those repeated."""
+        return self.went.get("delivered", 0) - self.repeated
 
     @property
     def recovered(self) -> int:
@@ -197,9 +316,14 @@ class Reading:
                 found[label] = max(end, found.get(label, 0))
         return found
 
-    def started_ms(self, component: str) -> list[int]:
-        """When the processes of a component started; 0 where one does not say so."""
-        return [number(status.get("started_ms")) for _, status in self.of(component)]
+    def started_ms(self, component: str) -> dict[str, list[int]]:
+        """When the process of each part, and its workers, started; 0 where one does not say so."""
+        found = {}
+        for part, status in self.of(component):
+            workers = _mapping(_mapping(status.get("info")).get("workers")).values()
+            processes = [status, *map(_mapping, workers)]
+            found[part] = [number(process.get("started_ms")) for process in processes]
+        return found
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

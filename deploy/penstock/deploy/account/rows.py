@@ -4,16 +4,21 @@ A part counts its own records in one process, and its counts belong together. Co
 are read at different moments, so that a difference may be what is on its way. The rules, which
 never call what is in flight a fault:
 
-    apps                 emitted = acked + dropped by reason. Applications report what they dropped,
-                         a collector counts what it acked. What waits in an application's own queue
-                         is in its process alone, so there is nothing to compare.
+    apps                 emitted = acked + dropped by reason + queued + spooled, of each service at
+                         a collector. Each process reports its counts with every batch, and they
+                         belong together; its last batch is queued until the collector has it. What
+                         waited in the memory of a process that ended is missing, for an hour; then
+                         it counts as dropped (`process_ended`). Senders that report no account have
+                         a row with what they dropped and the collector acked.
     collector            came = went + held, at one moment of its event loop: any difference is a
                          fault.
     collectors → log     A record counts as delivered once logd has acked it, so what was delivered
                          by the first reading is in the log by the second. Records that were held
                          when the comparison began may have been stored before, which is the only
-                         slack. More in the log than was delivered comes from other publishers; it
-                         is a fault only where there can be none.
+                         slack. Records that a collector meets again after a restart, and that it
+                         had delivered before, are left out. More in the log than was delivered
+                         comes from other publishers, or from before a restart; it is a fault only
+                         where there can be neither.
     log                  received = stored + duplicates + refused + lost + uncommitted. logd may be
                          read between two of its counters: a difference up to what it received
                          between the readings is settling.
@@ -31,10 +36,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Final
 
 from penstock.base.pluralize import pluralize
 from penstock.deploy.account.figures import (
+    AppFigures,
+    AppKind,
     CollectorFigures,
     LogFigures,
     Reading,
@@ -43,6 +51,9 @@ from penstock.deploy.account.figures import (
 )
 
 APPS: Final = "apps"
+APPS_MAX: Final = 20
+"""Applications of a collector that have a row each; further ones share one."""
+
 LOG_TO_SINK: Final = "log → sink"
 COLLECTORS_TO_LOG: Final = "collectors → log"
 _SILENT: Final = "part"
@@ -134,12 +145,14 @@ class Start:
 
     Attributes:
         ends: High watermarks by partition, read first.
-        delivered: Records that each collector had delivered, read after that.
+        sent: Records that each collector had delivered, read after that.
+        started_ms: When the processes of each collector started, whose counts these are.
         held: Records that collectors held then.
     """
 
     ends: Mapping[str, int]
-    delivered: Mapping[str, int]
+    sent: Mapping[str, int]
+    started_ms: Mapping[str, Sequence[int]]
     held: int = 0
 
     @classmethod
@@ -150,16 +163,18 @@ class Start:
             return None
         return cls(
             ends,
-            {part: figures.delivered for part, figures in collectors.items()},
+            {part: figures.sent for part, figures in collectors.items()},
+            after.started_ms("collector"),
             sum(figures.held for figures in collectors.values()),
         )
 
     def holds(self, reading: Reading) -> bool:
-        """Return whether no count has begun again since, and no part has come or gone."""
+        """Return whether no process has started again since, and no part has come or gone."""
         collectors, ends = reading.collectors(), reading.ends()
         return (
-            collectors.keys() == self.delivered.keys()
-            and all(one.delivered >= self.delivered[part] for part, one in collectors.items())
+            collectors.keys() == self.sent.keys()
+            and reading.started_ms("collector") == self.started_ms
+            and all(one.sent >= self.sent[part] for part, one in collectors.items())
             and all(ends.get(label, 0) >= end for label, end in self.ends.items())
         )
 
@@ -175,7 +190,7 @@ def rows_of(before: Reading | None, after: Reading, start: Start | None = None) 
     """
     rows = [*_silent(after)]
     collectors = after.collectors()
-    rows += [apps_row(part, figures) for part, figures in collectors.items() if _has_apps(figures)]
+    rows += [row for part, figures in collectors.items() for row in apps_rows(part, figures)]
     rows += [collector_row(part, figures) for part, figures in collectors.items()]
     earlier = {} if before is None else before.logs()
     logs = after.logs()
@@ -199,15 +214,66 @@ def _silent(reading: Reading) -> Iterator[Row]:
             yield Row(_SILENT, part, {}, {}, state=State.UNKNOWN, note=f"not asked: {why}")
 
 
-def _has_apps(figures: CollectorFigures) -> bool:
-    return bool(figures.acked or figures.dropped_by_apps)
+def apps_rows(part: str, figures: CollectorFigures) -> Iterator[Row]:
+    """The applications of a collector, as these report: those that are off, and the first others.
+
+    Applications beyond `APPS_MAX` share a row, and so do those that are not told apart.
+    """
+    rows = [_app_row(part, app) for app in figures.apps if app.is_reported]
+    rows.sort(key=lambda row: row.state is not State.OFF)
+    yield from rows[:APPS_MAX]
+    if others := rows[APPS_MAX:]:
+        came, went = _added(row.came for row in others), _added(row.went for row in others)
+        off = [row for row in others if row.state is State.OFF]
+        difference = sum(row.difference for row in off)
+        state = State.OFF if off else State.BALANCED
+        note = pluralize(len(others), "more application", form=",")
+        if off:
+            note += f", of which {len(off)} do not balance"
+        yield Row(APPS, f"{part}/…", came, went, difference, state, note)
+    for kind, (name, note) in _TOGETHER.items():
+        if apps := [app for app in figures.apps if app.kind is kind]:
+            emitted = {"emitted": sum(app.emitted for app in apps)}
+            said = note if rows or name else ""
+            yield Row(APPS, f"{part}{name}", emitted, _added(app.went for app in apps), note=said)
 
 
-def apps_row(part: str, figures: CollectorFigures) -> Row:
-    """The applications of a collector, as these report."""
-    dropped = {f"dropped ({why})": count for why, count in figures.dropped_by_apps.items()}
-    went = {"acked": figures.acked, **dropped}
-    return Row(APPS, part, {"emitted": sum(went.values())}, went)
+_TOGETHER: Final = {
+    AppKind.OTHERS: (
+        "/ended processes",
+        "of ended processes of further services; the source's max_senders tells as many apart",
+    ),
+    AppKind.UNTRACKED: (
+        "/further processes",
+        "of processes beyond the source's max_senders, whose own accounts are not kept",
+    ),
+    AppKind.UNREPORTED: ("", "of others, that do not report"),
+}
+"""Processes that are not told apart: how their row is called, and what it says."""
+
+
+def _added(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums of counts by name."""
+    sums = Counter[str]()
+    for one in counted:
+        sums.update(one)
+    return dict(sums)
+
+
+def _app_row(part: str, app: AppFigures) -> Row:
+    notes = []
+    if app.lost:
+        notes.append(f"{app.lost:,} were in the memory of a process that ended")
+    for count, which in ((app.acked_more, "more"), (app.acked_fewer, "fewer")):
+        if count:
+            notes.append(
+                f"the application counts {pluralize(count, 'record', form=',')} {which} as"
+                " acknowledged than this collector acknowledged to it"
+            )
+    difference = app.difference or app.acked_more + app.acked_fewer
+    state = State.OFF if difference else State.BALANCED
+    name = f"{part}/{app.service or 'without a service'}"
+    return Row(APPS, name, {"emitted": app.emitted}, app.went, difference, state, "; ".join(notes))
 
 
 def collector_row(part: str, figures: CollectorFigures) -> Row:
@@ -270,7 +336,8 @@ def _collectors_to_log(before: Reading | None, after: Reading, start: Start | No
         return _not_compared("there is one reading yet")
     if start is not None:
         return _since(start, before, after)
-    first, last = min(after.started_ms("collector")), max(after.started_ms("logd"))
+    first = min(chain(*after.started_ms("collector").values()))
+    last = max(chain(*after.started_ms("logd").values()))
     logs, collectors, earlier = after.logs(), after.collectors(), before.collectors()
     why = ""
     if len(logs) > 1:
@@ -281,7 +348,7 @@ def _collectors_to_log(before: Reading | None, after: Reading, start: Start | No
         why = "a collector went away meanwhile"
     if why:
         return _not_compared(why)
-    delivered = {part: figures.delivered for part, figures in earlier.items()}
+    delivered = {part: figures.sent for part, figures in earlier.items()}
     stored = sum(figures.stored for figures in logs.values())
     recovered = sum(figures.recovered for figures in collectors.values())
     return hop_row(delivered, stored, held=recovered, waiting=_held(collectors.values()))
@@ -291,8 +358,7 @@ def _since(start: Start, before: Reading, after: Reading) -> Row:
     if not start.holds(before) or not start.holds(after):
         return _not_compared("a part came, went or was restarted; it begins again")
     delivered = {
-        part: figures.delivered - start.delivered[part]
-        for part, figures in before.collectors().items()
+        part: figures.sent - start.sent[part] for part, figures in before.collectors().items()
     }
     stored = sum(end - start.ends.get(label, 0) for label, end in after.ends().items())
     waiting = _held(after.collectors().values())
@@ -313,7 +379,7 @@ def hop_row(
     """Compare what collectors delivered with what the log has stored since.
 
     Args:
-        delivered: Records by collector, read before `stored`.
+        delivered: Records by collector, without those repeated, read before `stored`.
         stored: Records that the log got meanwhile.
         held: Records that collectors held at the start: the log may have had them before.
         waiting: Records that collectors hold now: the log may have them already.
@@ -328,7 +394,11 @@ def hop_row(
     elif over > waiting and not is_shared:
         state, difference = State.OFF, -over
     elif over > waiting:
-        note = f"{pluralize(over - waiting, 'record', form=',')} of other publishers"
+        more = pluralize(over - waiting, "record", form=",")
+        note = (
+            f"{more} more than these collectors delivered: of other publishers, or from before a"
+            " restart"
+        )
     elif over:
         note = f"{abs(over):,} on the way" if over > 0 else f"{-over:,} were there before"
     return Row(

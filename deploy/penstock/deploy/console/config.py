@@ -90,12 +90,15 @@ class SearchSection(_Section):
         max_trace_records: Records of a trace of which spans and logs are drawn.
         timeout_s: Seconds in which a search looks at the log; then its answer is what it has found,
             and says so.
+        job_files: Files of jobs on this machine, which are read for a search that wants it if
+            their jobs do not answer. It takes Spark.
     """
 
     max_concurrent: Annotated[int, Field(ge=1, le=32)] = 4
     max_records: Annotated[int, Field(ge=1, le=500)] = 100
     max_trace_records: Annotated[int, Field(ge=1, le=5_000)] = 500
     timeout_s: Annotated[float, Field(ge=1, le=600)] = 60.0
+    job_files: tuple[Path, ...] = ()
 
 
 class ConsoleConfig(_Section):

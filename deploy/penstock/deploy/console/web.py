@@ -208,7 +208,8 @@ class Web:
         try:
             bounds = self.bounds
             most = bounds.max_trace_records if sent.get("ways") == "no" else bounds.max_records
-            question = read_form(sent, streams=names, max_records=most)
+            files = bounds.job_files
+            question = read_form(sent, streams=names, max_records=most, job_files=files)
             return searches.start(question)
         except FormError as error:
             raise _RefusalError(400, "FORM", str(error), error.fields) from None

@@ -3,18 +3,14 @@
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from penstock.base.errors import UnavailableError
 from penstock.deploy.console.config import ConsoleConfig, find_config
-from penstock.deploy.trace.answer import answer_question
+from penstock.deploy.trace.answer import answer_question, with_stopped_jobs
 from penstock.deploy.trace.explain import Trace
-from penstock.deploy.trace.find import Search
-from penstock.deploy.trace.parts import JobUnavailableError, Parts, PartsClient
+from penstock.deploy.trace.parts import PartsClient
 from penstock.deploy.trace.question import TraceQuestion
 from penstock.deploy.trace.report import report
 from penstock.deploy.up.layout import Layout
@@ -37,46 +33,12 @@ def trace_records(
         UnavailableError: logd cannot be asked, or no job, which a condition needs.
     """
     client = PartsClient(config)
-    with ExitStack() as stack:
-        parts = asyncio.run(client.statuses())
-        files = [*question.job_files]
-        if launched is not None and "router" in parts.silent:
-            files.append(launched)
-        if files:
-            parts = _with_stopped_jobs(client, config, parts, files, stack)
-        return answer_question(config, question, client, parts, by_condition=_condition_search)
-
-
-def _with_stopped_jobs(
-    client: PartsClient,
-    config: ConsoleConfig,
-    parts: Parts,
-    job_files: Sequence[Path],
-    stack: ExitStack,
-) -> Parts:
-    """The parts, with the jobs that do not answer and whose files are read instead."""
-    from penstock.deploy.trace.stopped_jobs import find_stopped_jobs
-
-    parts, jobs = find_stopped_jobs(job_files, parts, config)
-    for job in jobs:
-        stack.callback(job.close)
-        client.answer_for(job.name, job.ask)
-    return parts
-
-
-def _condition_search(where: str, client: PartsClient, parts: Parts) -> Search:
-    from penstock.deploy.trace.condition import by_condition
-
-    if not parts.jobs:
-        raise UnavailableError(
-            "no job answers, and a job has to read the condition",
-            fix="start it, name its job file with --job, or look for --trace-id, --record-id or"
-            " --position",
-        )
-    try:
-        return by_condition(where, client, next(iter(parts.jobs)))
-    except JobUnavailableError as error:
-        raise click.UsageError(f"--where: {error}") from None
+    parts = asyncio.run(client.statuses())
+    files = [*question.job_files]
+    if launched is not None and "router" in parts.silent:
+        files.append(launched)
+    with with_stopped_jobs(client, config, parts, files) as all_parts:
+        return answer_question(config, question, client, all_parts)
 
 
 def run_trace(
@@ -89,6 +51,8 @@ def run_trace(
     question: TraceQuestion,
 ) -> None:
     """Print what became of records and exit: 0 all there, 1 something missing, 69 not all known.
+
+    Exit code 0 is about the records that were told: a search that ended at its limit says so.
 
     Raises:
         UsageError: What is asked for is not clear.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.base.errors import UnavailableError
 from penstock.deploy.trace.explain import named
 from penstock.deploy.trace.find import FoundRecord, PartitionRange, Search
-from penstock.deploy.trace.parts import PartsClient
+from penstock.deploy.trace.parts import JobUnavailableError, PartsClient
 from penstock.logd.format.frame import FrameHeader
 from penstock.router.columns.filters import filter_from_json
 from penstock.router.columns.projection import Projection, Projector
@@ -35,6 +36,8 @@ def by_condition(where: str, client: PartsClient, job: str) -> Search:
         client: Asks the job.
         job: Name of the job's part.
 
+    Its `check` raises `UnavailableError` when the job goes away.
+
     Raises:
         JobUnavailableError: The job does not answer, or the condition is not valid.
     """
@@ -55,7 +58,14 @@ def by_condition(where: str, client: PartsClient, job: str) -> Search:
     def check(candidates: list[FoundRecord]) -> list[FoundRecord]:
         asked = [named(it) for it in candidates]
         question = {"do": "match", "where": where, "records": asked}
-        found: Sequence[Sequence[object]] = asyncio.run(client.ask_job(job, question))["records"]
+        try:
+            answer = asyncio.run(client.ask_job(job, question))
+        except JobUnavailableError as error:
+            raise UnavailableError(
+                f"{job}, which reads the condition, cannot be asked any more: {error}",
+                fix="ask again",
+            ) from None
+        found: Sequence[Sequence[object]] = answer["records"]
         positions = {tuple(it) for it in found}
         return [it for it in candidates if (it.stream, it.partition, it.offset) in positions]
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.base.errors import ExitCode
 from penstock.deploy.console.records import severity_of
+from penstock.deploy.trace.applications import NotHandedOver
 from penstock.deploy.trace.find import FoundRecord, service_of, texts_of
 from penstock.deploy.trace.parts import (
     JobUnavailableError,
@@ -31,7 +32,7 @@ _NAME_MAX: Final = 64
 _NAMED_MAX: Final = 4
 """Collectors that are named where none knows a record's producer."""
 
-_RECORDS_TOGETHER: Final = 500
+_RECORDS_TOGETHER: Final = 1000
 """Records of one question to a job, which reads its files once for it."""
 
 _VERDICTS_TOGETHER: Final = 5000
@@ -94,7 +95,9 @@ class Trace:
         silent: Parts that could not be asked, each with the reason.
         stopped: Jobs that do not answer and whose files were read instead, each with its state.
         edges: What collectors say of records that are in no stream, see `trace.edges`.
+        applications: Applications that did not hand over all records.
         is_ended: Whether the search was ended before it had looked at everything.
+        unknown_ids: Ids in question that no record found has, and of which no collector knows.
     """
 
     records: list[RecordTrace] = field(default_factory=list)
@@ -103,15 +106,22 @@ class Trace:
     silent: dict[str, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     edges: list[dict[str, Any]] = field(default_factory=list)
+    applications: list[NotHandedOver] = field(default_factory=list)
     is_ended: bool = False
+    unknown_ids: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> ExitCode:
-        """0: every sink that should have a record has it; 1: one lacks it; 69: not all is known."""
+        """0: every sink that should have a record has it; 1: one lacks it; 69: not all is known.
+
+        A record that is nowhere, or in quarantine and not replayed, is one that a sink lacks.
+        """
         if self.silent or self.is_ended:
             return ExitCode.UNAVAILABLE
+        waits = any(it["fate"] == "quarantined" and not it["replayed"] for it in self.edges)
         is_well = self.records and all(it.is_complete for it in self.records)
-        return ExitCode.OK if is_well else ExitCode.FAILURE
+        is_missed = waits or self.unknown_ids or not is_well
+        return ExitCode.FAILURE if is_missed else ExitCode.OK
 
     def as_json(self) -> dict[str, Any]:
         """The answer for programs."""
@@ -123,7 +133,9 @@ class Trace:
             "not_asked": self.silent,
             "not_running": self.stopped,
             "edges": self.edges,
-            "complete": self.exit_code is ExitCode.OK,
+            "applications": [it.as_json() for it in self.applications],
+            "unknown_ids": self.unknown_ids,
+            "complete": self.exit_code is ExitCode.OK and not self.is_cut,
         }
 
 

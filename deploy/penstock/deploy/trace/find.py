@@ -12,19 +12,24 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.deploy.console.records import severity_of
 from penstock.logd.client import LogClient
-from penstock.logd.errors import CorruptError, RefusedError
+from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.batch import decode_body
 from penstock.logd.format.frame import NO_PRODUCER, FrameHeader
 from penstock.logd.format.rows import slice_rows
 from penstock.logd.limits import IDS_PER_REQUEST_MAX
 from penstock.service.cli import Position
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 
@@ -204,27 +209,53 @@ def at_position(log: LogClient, stream: str, partition: int, offset: int) -> Fou
 def ranges(log: LogClient, scope: Scope, progress: Progress) -> Iterator[PartitionRange]:
     """Yield the ranges of offsets of a scope, each as it is then, by stream and partition.
 
+    Partitions whose node goes away meanwhile, with no replica that takes its place, are yielded
+    with the problem.
+
     Raises:
         RefusedError: `UNKNOWN_STREAM`.
         LogdError: logd cannot be asked.
     """
-    streams = [log.stream(name) for name in scope.streams] if scope.streams else log.streams()
-    leaders = {(it.name, one.partition): one.leader for it in streams for one in it.partitions}
+    leaders = _leaders(log, scope)
     after = scope.after
     parts = [it for it in sorted(leaders) if after is None or it >= after[:2]]
     progress.partitions = len(parts)
+    away = ""
     for name, number in parts:
         progress.done += 1
-        if leaders[name, number] is None:  # a question would wait for one until it times out
+        if away:  # nobody answers: each question would wait until it times out
+            yield PartitionRange(name, number, 0, 0, away)
+            continue
+        if leaders.get((name, number)) is None:
             yield PartitionRange(name, number, 0, 0, "it has no leader")
             continue
-        first, end = log.offsets(name, number)
-        if after is not None and (name, number) == after[:2]:
-            first = max(first, after[2] + 1)
-        if first < end:
-            start = _resolved(log, name, number, scope.start, (first, end))
-            stop = _resolved(log, name, number, scope.end, (first, end))
-            yield PartitionRange(name, number, max(first, start), min(end, stop))
+        try:
+            yield from _range(log, name, number, scope)
+        except RefusedError:
+            raise
+        except LogdError as error:
+            yield PartitionRange(name, number, 0, 0, str(error))
+            try:
+                leaders = _leaders(log, scope)
+            except LogdError as gone:
+                away = str(gone)
+
+
+def _leaders(log: LogClient, scope: Scope) -> dict[tuple[str, int], str | None]:
+    """The leader of each partition in a scope; None: it has none, and a question would time out."""
+    streams = [log.stream(name) for name in scope.streams] if scope.streams else log.streams()
+    return {(it.name, one.partition): one.leader for it in streams for one in it.partitions}
+
+
+def _range(log: LogClient, name: str, number: int, scope: Scope) -> Iterator[PartitionRange]:
+    first, end = log.offsets(name, number)
+    after = scope.after
+    if after is not None and (name, number) == after[:2]:
+        first = max(first, after[2] + 1)
+    if first < end:
+        start = _resolved(log, name, number, scope.start, (first, end))
+        stop = _resolved(log, name, number, scope.end, (first, end))
+        yield PartitionRange(name, number, max(first, start), min(end, stop))
 
 
 def _resolved(
@@ -350,25 +381,25 @@ def scan(
         search: What is searched for.
         limit: Maximum records to find.
         progress: Is told how far the search is, and may end it.
-
-    Raises:
-        LogdError: logd cannot be asked.
     """
     found = Findings()
     progress = Progress() if progress is None else progress
-    for part in (narrow for whole in parts for narrow in _narrowed(log, whole, search.ids)):
+    for part in parts:
         if part.problem:
             found.problems.append(f"{part.stream}/{part.partition}: {part.problem}")
             continue
         try:
-            for candidates in _candidates(log, part, search, found, progress):
-                found.records += search.check(candidates)
-                progress.found = len(found.records)
-                if len(found.records) >= limit:
-                    found.is_cut = True
-                    del found.records[limit:]
-                    return found
-        except (RefusedError, CorruptError) as error:
+            for narrow in _narrowed(log, part, search.ids):
+                for candidates in _candidates(log, narrow, search, found, progress):
+                    found.records += search.check(candidates)
+                    progress.found = len(found.records)
+                    if len(found.records) >= limit:
+                        found.is_cut = True
+                        del found.records[limit:]
+                        return found
+                if found.is_ended:
+                    break
+        except LogdError as error:  # what the other partitions have is told all the same
             found.problems.append(f"{part.stream}/{part.partition}: {error}")
         if found.is_ended or progress.is_to_end():
             found.is_ended = True
@@ -378,9 +409,6 @@ def scan(
 
 def _narrowed(log: LogClient, part: PartitionRange, ids: Sequence[str]) -> Iterator[PartitionRange]:
     """Yield the parts of a range that may hold records with one of the ids."""
-    if part.problem:
-        yield part
-        return
     found = [(part.start, part.end)]
     if 0 < len(ids) <= IDS_PER_REQUEST_MAX:
         try:
@@ -395,17 +423,14 @@ def _narrowed(log: LogClient, part: PartitionRange, ids: Sequence[str]) -> Itera
 def _candidates(
     log: LogClient, part: PartitionRange, search: Search, found: Findings, progress: Progress
 ) -> Iterator[list[FoundRecord]]:
-    """Yield the rows that a search selects, so many at a time as are checked together."""
-    if part.start >= part.end:
-        return
-    held = list[FoundRecord]()
-    with closing(
-        log.batches(
-            part.stream, part.start, part.end, partition=part.partition, bytes_max=_FETCH_BYTES
-        )
-    ) as batches:
-        for header, batch in batches:
-            rows = slice_rows(header, batch, part.start, part.end)
+    """Yield the rows that a search selects, so many at a time as are checked together.
+
+    Raises:
+        LogdError: logd cannot be asked any more. What was selected before was yielded.
+    """
+    held, problem = list[FoundRecord](), None
+    try:
+        for header, rows in _frames(log, part):
             found.looked_at += rows.num_rows
             progress.looked_at = found.looked_at
             mask = search.select(part, header, rows)
@@ -417,8 +442,25 @@ def _candidates(
             if progress.is_to_end():
                 found.is_ended = True
                 break
+    except LogdError as error:
+        problem = error
     if held:
         yield held
+    if problem is not None:
+        raise problem
+
+
+def _frames(log: LogClient, part: PartitionRange) -> Iterator[tuple[FrameHeader, pa.RecordBatch]]:
+    """Yield the rows of a range by frame."""
+    if part.start >= part.end:
+        return
+    with closing(
+        log.batches(
+            part.stream, part.start, part.end, partition=part.partition, bytes_max=_FETCH_BYTES
+        )
+    ) as batches:
+        for header, batch in batches:
+            yield header, slice_rows(header, batch, part.start, part.end)
 
 
 def _records(

@@ -13,6 +13,18 @@ from penstock.service.cli import Position
 _POSITION: Final = re.compile(r"(.+)/(\d{1,9})/(\d{1,18})")
 
 
+class ConditionError(click.UsageError):
+    """A condition is not valid, or no job can read it.
+
+    Attributes:
+        reason: Why, for people.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"--where: {reason}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceQuestion:
     """What is looked for: ids, terms or both; or positions; or a condition.

@@ -21,6 +21,9 @@ def report(trace: Trace) -> Iterator[str]:
     if trace.is_cut:
         yield f"the search ended at {pluralize(len(trace.records), 'record')}: --limit shows more"
     yield from map(edge_text, trace.edges)
+    for one in trace.unknown_ids:
+        yield f"{one}: no record that was found has it, and no collector knows it"
+    yield from (f"not known which: {it.sentence}" for it in trace.applications)
     for name, state in trace.stopped.items():
         yield f"{name}: {state}"
     for name, reason in trace.silent.items():
@@ -44,18 +47,24 @@ def _record(trace: RecordTrace) -> Iterator[str]:
 
 
 def edge_text(edge: Mapping[str, Any]) -> str:
-    """What a collector says of a record that is in no stream, in a line."""
+    """What a collector says of a record that it dropped or has in quarantine, in a line.
+
+    It may be in the log all the same: a kill lets what `throttle` or `dedupe` dropped pass the
+    second time, and what was in quarantine may be put back.
+    """
     collector = edge["collector"]
     if edge["fate"] == "unrecorded":
         return (
             f"{collector} dropped {edge['records']:,} more in that time and has no record of them"
         )
     service = edge["service"] or "no service"
-    about = f"{time_text(edge['time_ns'])}, {collector}, source {edge['source']}, {service}"
+    place = "a record with its record id is in the log" if edge.get("in_log") else "not in the log"
+    source = f"{collector}, source {edge['source']}, {service}"
+    about = f"{place}: {time_text(edge['time_ns'])}, {source}"
     if edge["fate"] == "dropped":
-        return f"not in the log: {about}: {edge['reason']} by {edge['step']}: {edge['text']}"
+        return f"{about}: {edge['reason']} by {edge['step']}: {edge['text']}"
     replayed = ", put back since" if edge["replayed"] else ""
-    return f"not in the log: {about}: in quarantine{replayed}: {edge['reason']}"
+    return f"{about}: in quarantine{replayed}: {edge['reason']}"
 
 
 def _name(verdict: Mapping[str, Any]) -> str:

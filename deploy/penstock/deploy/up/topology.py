@@ -508,4 +508,5 @@ def _console(topology: Topology) -> dict[str, Any]:
         "logd": topology.log_servers(),
         "token_file": str(topology.layout.console_token),
         "history": {"directory": str(topology.layout.data("console"))},
+        "search": {"job_files": [str(topology.layout.config / "router.yaml")]},
     }

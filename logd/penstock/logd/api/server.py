@@ -490,7 +490,7 @@ class Api(Protocol):
 
 
 class FetchServer:
-    """Listens until it is closed.
+    """Answers requests of clients.
 
     Args:
         api: Answers the requests.
@@ -499,6 +499,7 @@ class FetchServer:
         authenticator: Says who callers are; None: they are all anonymous.
 
     Attributes:
+        listener: Accepts the connections, from `listen` on.
         counts: Counters for telemetry.
     """
 
@@ -514,44 +515,13 @@ class FetchServer:
         self._api = api
         self._limits = limits
         self._authenticator = authenticator or Authenticator(SystemClock())
-        self._listener = Listener(
+        self.listener = Listener(
             self._serve,
             name="fetch endpoint",
             key="fetch",
             tls=tls,
             max_unauthenticated=limits.max_connections + UNAUTHENTICATED_BESIDES,
         )
-
-    @property
-    def connections(self) -> int:
-        """Connections open now."""
-        return self._listener.connections
-
-    @property
-    def handshakes_failed(self) -> int:
-        """Connections without TLS, or without a certificate that is taken."""
-        return self._listener.handshakes_failed
-
-    @property
-    def connections_refused(self) -> int:
-        """Connections that had not said whose they are, closed for others."""
-        return self._listener.connections_refused
-
-    def listen(self, address: str) -> str:
-        """Begin to listen on a `HostPort`; returns the address with the port in use.
-
-        Raises:
-            UnavailableError: It cannot be listened on.
-        """
-        return self._listener.listen(address)
-
-    async def run(self) -> None:
-        """Accept connections until cancelled; then all of them end."""
-        await self._listener.run()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._listener.close()
 
     async def _serve(self, channel: Channel) -> None:
         try:
@@ -571,10 +541,10 @@ class FetchServer:
             RefusedError: `TOO_MANY_CONNECTIONS`.
         """
         limit = self._limits.max_connections
-        if self._listener.known >= limit:
+        if self.listener.known >= limit:
             message = f"there are {limit} connections already"
             raise RefusedError("TOO_MANY_CONNECTIONS", message, limit=limit)
-        self._listener.mark_authenticated()
+        self.listener.mark_authenticated()
 
     def admit(self, request: Document, caller: Principal) -> None:
         try:

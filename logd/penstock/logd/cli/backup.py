@@ -279,7 +279,7 @@ def backup(stream: str, directory: Path, skip_damaged: bool, as_json: bool, serv
         manifest.save(directory / MANIFEST)
         (directory / PARTIAL).unlink()
         sync_directories([directory])
-    _tell(manifest, directory, "in", as_json=as_json)
+    _print_result(manifest, directory, "in", as_json=as_json)
     check_none_skipped(_skipped(manifest))
 
 
@@ -313,7 +313,7 @@ def restore(  # noqa: PLR0913 - what is to come of it, and how
     """
     manifest = _verified(directory)
     if only_check:
-        _tell(manifest, directory, "sound in", as_json=as_json)
+        _print_result(manifest, directory, "sound in", as_json=as_json)
         return
     with asking(server) as log:
         options = _options(log, manifest, keep_retention=keep_retention)
@@ -325,7 +325,7 @@ def restore(  # noqa: PLR0913 - what is to come of it, and how
                 sending = PartitionSender(log, wanted, part.partition, retry_s)
                 _send(sending, manifest, sending.wanted(), directory, progress)
         check_restored(log, wanted, manifest, keep_retention=keep_retention)
-    _tell(manifest, directory, f"restored as {wanted} from", as_json=as_json)
+    _print_result(manifest, directory, f"restored as {wanted} from", as_json=as_json)
 
 
 # Backing up.
@@ -602,7 +602,7 @@ def _skipped(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def _tell(manifest: Manifest, directory: Path, how: str, *, as_json: bool) -> None:
+def _print_result(manifest: Manifest, directory: Path, how: str, *, as_json: bool) -> None:
     files = [file for part in manifest.partitions for file in part.files]
     records, size = sum(file.records for file in files), sum(file.bytes for file in files)
     ranges = [[part.start, part.end] for part in manifest.partitions]

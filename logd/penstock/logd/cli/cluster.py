@@ -307,14 +307,14 @@ class _Shown:
         self._clock = clock
         self._live = not quiet and on_terminal()
         self._lines = not quiet and not self._live
-        self._begun_ns = self._changed_ns = self._heard_ns = clock.monotonic_ns()
+        self._begun_ns = self._changed_ns = self._answered_ns = clock.monotonic_ns()
         self._last: ReassignmentProgress | None = None
         self._first_bytes = 0
         self._bar: Any = None
 
     def course(self, course: ReassignmentProgress) -> None:
         now_ns = self._clock.monotonic_ns()
-        self._heard_ns = now_ns
+        self._answered_ns = now_ns
         if self._last is None:
             self._first_bytes = course.copied_bytes
         if self._last is None or course.steps or _moved(self._last, course):
@@ -361,7 +361,7 @@ class _Shown:
         Raises:
             UnavailableError: For too long.
         """
-        if (self._clock.monotonic_ns() - self._heard_ns) / 1e9 >= _AWAY_S:
+        if (self._clock.monotonic_ns() - self._answered_ns) / 1e9 >= _AWAY_S:
             raise error
 
     def hide(self) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from penstock.base.garbage import uncollected
+from penstock.base.daemon_imports import daemon_imports
 from penstock.service.cli import LazyGroup, check_option, config_option
 
 _COMMANDS: Final = {
@@ -54,7 +54,7 @@ def cli(context: click.Context, config_path: Path | None, check: bool) -> None:
         return
     if config_path is None:
         raise click.UsageError("name a command, or a configuration file with --config", context)
-    with uncollected():  # else a tenth of the CPU time of a start
+    with daemon_imports():
         from penstock.logd.config import ENV_PREFIX, LogdConfig
         from penstock.logd.daemon import run_daemon
         from penstock.service import check_only, configure_logs, load_config, run_until_stopped

@@ -312,7 +312,7 @@ class Progress:
         self._clock = clock or SystemClock()
         self._shown = on_terminal() if shown is None else shown
         self._begun_ns = self._clock.monotonic_ns()
-        self._told_ns = self._begun_ns
+        self._printed_ns = self._begun_ns
         self._bar: Any = None
 
     def __enter__(self) -> Self:
@@ -339,8 +339,8 @@ class Progress:
         self.records += records
         self.bytes += size_bytes
         now_ns = self._clock.monotonic_ns()
-        if self._shown and now_ns - self._told_ns >= _EVERY_NS:
-            self._told_ns = now_ns
+        if self._shown and now_ns - self._printed_ns >= _EVERY_NS:
+            self._printed_ns = now_ns
             self._bar = self._bar or bar(self._label, self._total)
             show_at(self._bar, self.records, self.line())
 

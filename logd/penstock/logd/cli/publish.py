@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -15,7 +16,15 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
 from penstock.logd.cli.output import Progress, echo_json, json_option, safe
-from penstock.logd.cli.server import access, clients, refusal, server_option_beside_a_key
+from penstock.logd.cli.server import (
+    access,
+    clients,
+    file_option,
+    note_below,
+    refusal,
+    server_option_beside_a_key,
+    tls_option,
+)
 from penstock.logd.client import Access, LogClient, StreamInfo
 from penstock.logd.errors import LogdError, NoAnswerError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record
@@ -42,43 +51,23 @@ _SHOWN_MAX: Final = 20
 _NATS_GIVEN: Final = "penstock.logd.nats"
 
 
-def _note_nats(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keep an option for `_publishing`."""
-    assert parameter.name is not None
-    context.meta.setdefault(_NATS_GIVEN, {})[parameter.name] = value
-
-
-def _file_option(name: str, parameter: str, variable: str, text: str) -> Any:
-    return click.option(
-        name,
-        parameter,
-        type=click.Path(path_type=Path, dir_okay=False),
-        envvar=f"PENSTOCK_LOGD_NATS_{variable}",
-        show_envvar=True,
-        metavar="FILE",
-        expose_value=False,
-        callback=_note_nats,
-        help=text,
-    )
-
-
+_note: Final = note_below(_NATS_GIVEN)
+_login_option: Final = partial(file_option, note=_note)
 _LOGIN_OPTIONS: Final = (
-    click.option(
+    tls_option(
         "--nats-tls",
-        "tls",
-        is_flag=True,
-        envvar="PENSTOCK_LOGD_NATS_TLS",
-        show_envvar=True,
-        expose_value=False,
-        callback=_note_nats,
-        help="Nothing goes to NATS without TLS; so it is with tls:// and the next two.",
+        "NATS_TLS",
+        "Nothing goes to NATS without TLS; tls:// and each of the next two demand it, too.",
+        note=_note,
     ),
-    _file_option(
-        "--nats-ca", "ca_file", "CA", "Authority of the NATS server's certificate, in PEM."
+    _login_option(
+        "--nats-ca", "ca_file", "NATS_CA", "Authority of the NATS server's certificate, in PEM."
     ),
-    _file_option("--nats-cert", "cert_file", "CERT", "Certificate to be known by at NATS, in PEM."),
-    _file_option("--nats-key", "key_file", "KEY", "Its key, if it is not in the same file."),
-    _file_option("--nats-creds", "creds", "CREDS", "A NATS user's JWT and seed (.creds)."),
+    _login_option(
+        "--nats-cert", "cert_file", "NATS_CERT", "Certificate to be known by at NATS, in PEM."
+    ),
+    _login_option("--nats-key", "key_file", "NATS_KEY", "Its key, if it is not in the same file."),
+    _login_option("--nats-creds", "creds", "NATS_CREDS", "A NATS user's JWT and seed (.creds)."),
 )
 
 

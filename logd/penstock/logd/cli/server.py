@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -277,13 +278,30 @@ def _complete_stream(
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-def _note(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Keep an option of access for `asking`."""
-    assert parameter.name is not None
-    context.meta.setdefault(_GIVEN, {})[parameter.name] = value
+Note = Callable[[click.Context, click.Parameter, Any], None]
+"""A callback of click's that keeps an option's value in the context."""
 
 
-def _access_option(name: str, parameter: str, variable: str, text: str) -> Any:
+def note_below(key: str) -> Note:
+    """Return a callback that keeps the values of options in the context's `meta`, below a key."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        assert parameter.name is not None
+        context.meta.setdefault(key, {})[parameter.name] = value
+
+    return note
+
+
+def file_option(name: str, parameter: str, variable: str, text: str, *, note: Note) -> Any:
+    """Return an option of a file, which `note` keeps.
+
+    Args:
+        name: The option, as ``--tls-ca``.
+        parameter: The name under which its path is kept.
+        variable: The environment's variable of the same, without `PENSTOCK_LOGD_`.
+        text: What it is, for `--help`.
+        note: Keeps the path.
+    """
     return click.option(
         name,
         parameter,
@@ -292,22 +310,30 @@ def _access_option(name: str, parameter: str, variable: str, text: str) -> Any:
         show_envvar=True,
         metavar="FILE",
         expose_value=False,
-        callback=_note,
+        callback=note,
         help=text,
     )
 
 
-_ACCESS: Final = (
-    _access_option("--token-file", "token_file", "TOKEN_FILE", "Token or API key to be known by."),
-    click.option(
-        "--tls",
+def tls_option(name: str, variable: str, text: str, *, note: Note) -> Any:
+    """Return a flag that asks for TLS, which `note` keeps; see `file_option`."""
+    return click.option(
+        name,
         "tls",
         is_flag=True,
-        envvar="PENSTOCK_LOGD_TLS",
+        envvar=f"PENSTOCK_LOGD_{variable}",
         show_envvar=True,
         expose_value=False,
-        callback=_note,
-        help="Connect with TLS; so it is with the next two.",
+        callback=note,
+        help=text,
+    )
+
+
+_access_option: Final = partial(file_option, note=note_below(_GIVEN))
+_ACCESS: Final = (
+    _access_option("--token-file", "token_file", "TOKEN_FILE", "Token or API key to be known by."),
+    tls_option(
+        "--tls", "TLS", "Connect with TLS, as each of the next two does.", note=note_below(_GIVEN)
     ),
     _access_option("--tls-ca", "ca_file", "TLS_CA", "Authority of logd's certificate, in PEM."),
     _access_option("--cert", "cert_file", "CERT", "Certificate to be known by, in PEM."),

@@ -110,8 +110,8 @@ class AddressBook:
         """
         gone = {node.id for node in nodes.values() if node.state is NodeState.REMOVED}
         gone -= set(members)
-        told = {node.id: node.addresses.peer for node in nodes.values()}
-        known = {name: at for name, at in (self._known | told).items() if name not in gone}
+        advertised = {node.id: node.addresses.peer for node in nodes.values()}
+        known = {name: at for name, at in (self._known | advertised).items() if name not in gone}
         if known != self._known:
             self._known = known
             self._changed.set()
@@ -413,7 +413,7 @@ class ClusterNode:
             JOIN: self._pass_on,
             RANGE_API: self.replication.answer_range,
             DEDUP_API: self.replication.answer_dedup,
-            _APART: self._hear_apart,
+            _APART: self._receive_apart,
         }
         self._replicas = replicas
         self._clock = clock
@@ -458,7 +458,7 @@ class ClusterNode:
             UnavailableError: It cannot be listened on.
         """
         listen = self._settings.listen
-        self._address = _NOWHERE if listen is None else self.endpoint.listen(listen)
+        self._address = _NOWHERE if listen is None else self.endpoint.listener.listen(listen)
         return self._address
 
     async def run(self) -> None:
@@ -473,8 +473,8 @@ class ClusterNode:
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._settings.listen is not None:
-                    tasks.create_task(self.endpoint.run(), name="peer endpoint")
-                    tasks.create_task(self._tell_apart(), name="telling that it takes no part")
+                    tasks.create_task(self.endpoint.listener.run(), name="peer endpoint")
+                    tasks.create_task(self._announce_apart(), name="telling that it takes no part")
                 tasks.create_task(self.member.run(), name="metadata group")
                 tasks.create_task(self._registration.run(), name="registration")
                 tasks.create_task(self._joining.run(), name="members")
@@ -484,7 +484,7 @@ class ClusterNode:
             await self.controlling.close()
             await self.replication.close()
             await self.mesh.close()
-            self.endpoint.close()
+            self.endpoint.listener.close()
             await asyncio.to_thread(self._storage.close)
 
     def check_takes_part(self, *, change: bool = False) -> None:
@@ -506,8 +506,8 @@ class ClusterNode:
         """Why a node takes no part, as it has said lately; None: it has not."""
         if node == self.name:
             return self.member.halted
-        halt, told_ns = self._apart.get(node, (None, 0))
-        return halt if told_ns > self._clock.monotonic_ns() - _APART_NS else None
+        halt, announced_ns = self._apart.get(node, (None, 0))
+        return halt if announced_ns > self._clock.monotonic_ns() - _APART_NS else None
 
     def candidates(self) -> list[str]:
         """The nodes that can lead the metadata group in this one's place, by name."""
@@ -572,7 +572,7 @@ class ClusterNode:
     def on_unregistered(self) -> None:
         self._registration.again()
 
-    async def _tell_apart(self) -> None:
+    async def _announce_apart(self) -> None:
         """Tell the others, again and again, if this node takes no part although it lives."""
         while True:
             await asyncio.sleep(_APART_S)
@@ -584,7 +584,7 @@ class ClusterNode:
                 with suppress(LogdError):
                     await self.mesh.ask(link.peer, _APART, body, timeout_s=_APART_S)
 
-    async def _hear_apart(self, node: str, body: bytes) -> bytes:
+    async def _receive_apart(self, node: str, body: bytes) -> bytes:
         """Take in that another node takes no part."""
         document = read_document(body, where=_APART)
         reason = str(document["reason"])[:_REASON_LENGTH_MAX]

@@ -206,6 +206,7 @@ class ReplicaRunner:
         self.high_watermark = self._replica.high_watermark
         self._partition: Partition | None = None
         self._fetched: list[Frame] = []
+        self._fetched_alone = False
         self._patching: list[Frame] = []
         self._follows: NodeId | None = None
         self._rebuilding = self._copying = False
@@ -245,7 +246,7 @@ class ReplicaRunner:
         self.followed = bool({*view.replicas, *view.observers} - {self._host.node})
         self.partition.publish_queue.alone = view.replicas == (self._host.node,)
         if self.leading:
-            self.partition.writer.tell_written = self.followed
+            self.partition.writer.reports_written = self.followed
         self.epoch = max(self.epoch, view.leader_epoch)
         self.handle(on.LeaderAndIsrChanged(view))
 
@@ -303,8 +304,8 @@ class ReplicaRunner:
                 if not self.followed and self._commit_alone(upto, cuts, now_ns):
                     return True
                 self.handle(on.Synced(upto, cuts))
-            case Written(upto, cuts):
-                self.handle(on.Written(upto, cuts))
+            case Written():
+                self._settle_written(result, now_ns)
             case EpochBegun(epoch):
                 self.handle(on.EpochSaved(epoch))
             case Cut(end_offset, cuts):
@@ -323,16 +324,21 @@ class ReplicaRunner:
             self._host.replication.touch(self.key)
         return False
 
+    def _settle_written(self, written: Written, now_ns: int) -> None:
+        if self.leading:
+            self._host.replication.keep_written(self.key, written.frames)
+        if self._replica.note_written(written.upto, written.cuts, now_ns):
+            self._arm(now_ns)
+        else:
+            self.handle(on.Written(written.upto, written.cuts))
+
     def failed(self, reason: str, now_ns: int) -> None:
         del now_ns
         self.handle(on.StorageFailed(reason))
 
     def submitted(self, upto: int) -> None:
         """The leader has handed records to the writer that end there."""
-        if self.followed:
-            self.handle(on.Submitted(upto))
-        else:  # nothing follows from it then, and it would cost a message alone as much as parsing
-            self._replica.note_submitted(upto)
+        self._replica.note_submitted(upto)  # as an event it would cost as much as parsing
 
     # As `Hosted`.
 
@@ -359,8 +365,8 @@ class ReplicaRunner:
     def answer_for(self, node: str) -> Answer | None:
         return self._replica.answer_for(NodeId(node))
 
-    def take(self, answer: Answer, frames: list[Frame]) -> None:
-        self._fetched = frames
+    def take(self, answer: Answer, frames: list[Frame], *, alone: bool) -> None:
+        self._fetched, self._fetched_alone = frames, alone
         self.led_ns = self._host.clock.monotonic_ns()
         self.handle(on.AnswerCame(answer, _spans(frames)))
         self._fetched = []
@@ -399,7 +405,7 @@ class ReplicaRunner:
                 self.high_watermark = offset
                 self.partition.commit(offset)
                 if self.leading and self.followed:
-                    self._host.replication.touch(self.key)
+                    self._host.replication.high_watermark_risen(self.key)
             case do.LeaderDurable(upto):
                 self.partition.publish_queue.durable_here(upto)
             case do.SendFetch() | do.SendAnswer() | do.AskRange() | do.SendRange():
@@ -411,7 +417,7 @@ class ReplicaRunner:
             case do.RefreshMetadata():
                 pass  # the metadata group tells this node as soon as it can
             case do.ReleaseLeadership() | do.Electable() | do.Tell():
-                self._tell(effect)
+                self._notify(effect)
             case do.Lead() | do.Stop() | do.Refuse() | do.InheritedAcks():
                 self._lead(effect)
             case _:
@@ -455,7 +461,7 @@ class ReplicaRunner:
         partition = self.partition
         match effect:
             case do.AppendFetched():
-                partition.append_fetched(self._fetched)
+                partition.append_fetched(self._fetched, alone=self._fetched_alone)
             case do.SaveHighWatermark(offset, agreed_epoch):
                 partition.writer.submit(Note(offset, agreed_epoch, durable=True))
             case do.Patch(first, upto, _, cuts):
@@ -466,7 +472,7 @@ class ReplicaRunner:
             case do.Truncate() | do.Reset() | do.DeleteBefore():
                 partition.writer.submit(effect)
 
-    def _tell(self, effect: do.ReleaseLeadership | do.Electable | do.Tell) -> None:
+    def _notify(self, effect: do.ReleaseLeadership | do.Electable | do.Tell) -> None:
         where = {"stream": self.place.stream, "partition": self.place.partition}
         match effect:
             case do.ReleaseLeadership(epoch, reason):

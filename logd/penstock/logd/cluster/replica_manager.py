@@ -45,6 +45,7 @@ from penstock.logd.controller.controller import CHANGES_PER_COMMAND_MAX
 from penstock.logd.controller.liveness import END_UNKNOWN, PartitionReport
 from penstock.logd.directories import Descriptors
 from penstock.logd.errors import (
+    NO_SPACE,
     LogdError,
     LogFailedError,
     NotOpenError,
@@ -226,9 +227,6 @@ _WAIT_S: Final = 5.0
 
 
 class _Replicas(Protocol):
-    def each(self) -> list[ReplicaRunner]:
-        """Every open replica."""
-
     def reopen(self, place: PartitionKey) -> Coroutine[Any, Any, None]:
         """Open one again."""
 
@@ -240,10 +238,9 @@ class FailedLogReopener:
         self._replicas = replicas
         self._since_s: dict[PartitionKey, float] = {}
 
-    async def look(self) -> int:
-        """Open again what can be; how many."""
+    async def look(self, failed: Iterable[ReplicaRunner]) -> int:
+        """Open again what can be of those whose disk was full; how many."""
         now_s, opened = asyncio.get_running_loop().time(), 0
-        failed = [replica for replica in self._replicas.each() if replica.log.out_of_space]
         before, self._since_s = self._since_s, {}
         for replica in failed:
             place = replica.place
@@ -717,6 +714,7 @@ class ReplicaManager:
         self._elected: list[ReplicaRunner] = []
         self._opening = 0
         self._without_files: dict[Place, str] = {}
+        self._without_space: dict[Place, str] = {}
         self._offline: dict[Place, OfflinePartition] = {}
         context = self._context = make_context(self)
         self.node, self.masters = context.node, context.masters
@@ -823,19 +821,30 @@ class ReplicaManager:
         await self.streams_import.run(self.cluster)
         self.ready = True
         self._look_at(self.cluster.group.state.streams)
-        with suppress(TimeoutError), uncollected():
-            async with asyncio.timeout(_UNCOLLECTED_S):
-                await self._reconciler.idle()
-        gc.collect(1)  # what was made since is old now, and looked at no more for each new record
+        with uncollected():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_UNCOLLECTED_S):
+                    await self._reconciler.idle()
+            # Hardly any of it is garbage (0 to 5 objects of 5,000 logs), and a look at all of it
+            # takes a second, in which no request is answered. `_forget` ends this.
+            gc.freeze()
         reviving = FailedLogReopener(self)
         while True:
             await asyncio.sleep(_NOTE_S)
-            for replica in self.each():
-                if replica.followed or replica.log.damages:  # of thousands, most are neither
-                    replica.look()
-            self.revived += await reviving.look()
+            self.revived += await reviving.look(self._look_at_replicas())
             await self._retry_without_space()
             self._retry_without_files()
+
+    def _look_at_replicas(self) -> list[ReplicaRunner]:
+        """Look at those that have something to be noted; those whose disk was full."""
+        out_of_space = []
+        for replica in self.each():
+            log = replica.log
+            if replica.followed or log.damages.ranges:  # of thousands, most are neither
+                replica.look()
+            if log.out_of_space:
+                out_of_space.append(replica)
+        return out_of_space
 
     async def step_down(self, timeout_s: float) -> None:
         """Have other nodes lead what this one leads and they have, as far as they do in time."""
@@ -1160,9 +1169,15 @@ class ReplicaManager:
     def _note_problem(self, place: Place, error: OSError | LogdError) -> None:
         self.problems[place] = NotOpenError(str(error), cause=cause_of(error))
         if _is_out_of_files(error):
-            if self._without_files.get(place) == str(error):
+            waiting = self._without_files
+        elif isinstance(error, OSError) and error.errno in NO_SPACE:
+            waiting = self._without_space
+        else:
+            waiting = None
+        if waiting is not None:
+            if waiting.get(place) == str(error):
                 return  # it is in the log already
-            self._without_files[place] = str(error)
+            waiting[place] = str(error)
         _log.error("replica failed", stream=place.stream, partition=place.partition,
                    reason=str(error))  # fmt: skip
 
@@ -1181,15 +1196,23 @@ class ReplicaManager:
 
     async def _retry_without_space(self) -> None:
         """Open what could not be opened for want of space, once there is some."""
+        for place in [*self._without_space]:
+            if place not in self.problems:  # it is open, or not to be held any more
+                del self._without_space[place]
+            elif place not in self._offline and await self._has_space():
+                del self.problems[place]
+                self._touch(place)
         for place, offline in list(self._offline.items()):
             if not offline.out_of_space or is_internal(place.stream):
                 continue
-            disk, directory = self._context.disk, self._replica_directories.data_dir
-            free = await asyncio.to_thread(disk.available_bytes, directory)
-            if free >= REOPEN_FREE_BYTES_MIN:
+            if await self._has_space():
                 with suppress(LogdError):  # what it wants now its reason says
                     await self.reopen(place)
                     self.revived += 1
+
+    async def _has_space(self) -> bool:
+        disk, directory = self._context.disk, self._replica_directories.data_dir
+        return await asyncio.to_thread(disk.available_bytes, directory) >= REOPEN_FREE_BYTES_MIN
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""
@@ -1210,6 +1233,7 @@ class ReplicaManager:
         self._sorted = None
         self._subscriptions_here.forget(replica)
         replica.detach()
+        gc.unfreeze()  # what is forgotten may be garbage by now
 
 
 def _is_of(replica: ReplicaRunner, stream: StreamRecord) -> bool:

@@ -318,8 +318,10 @@ class CompactionThread:
     def _push(self, compaction_scheduler: CompactionScheduler) -> None:
         """Note when a log is due; an earlier note of it counts no more. The lock is held."""
         due_ns = self._added[compaction_scheduler] = compaction_scheduler.due_ns
-        heapq.heappush(self._due, (due_ns, next(self._numbers), compaction_scheduler))
-        self._condition.notify_all()
+        noted = due_ns, next(self._numbers), compaction_scheduler
+        heapq.heappush(self._due, noted)
+        if self._due[0] is noted:  # else the thread wakes in time for what is due before
+            self._condition.notify_all()
 
     def _run(self) -> None:
         while (compaction_scheduler := self._next()) is not None:

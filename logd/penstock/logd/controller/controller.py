@@ -8,6 +8,9 @@ It never gives a leadership to a node while another may believe that it has it:
   the node that loses by it gets no answer either.
 - A new controller takes every node to have been answered at the moment of its election. It answers
   only while its own lease as Raft leader holds, so the one before it cannot have answered later.
+- It calls a node dead only while its lease as Raft leader holds. A controller that does not receive
+  would otherwise take all other replicas out of ISRs, by commands that the others receive and
+  commit.
 - Handing a leadership over deposes first, and elects once the old leader has applied that or its
   lease has ended.
 
@@ -111,7 +114,9 @@ class RebalanceAsked(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """The time that `next_deadline_ns` named has come."""
+    """The time that `next_deadline_ns` named has come; the lease is as in `HeartbeatReceived`."""
+
+    raft_lease_until_ns: int
 
 
 class Propose(Struct, frozen=True):
@@ -184,6 +189,8 @@ class Controller:
         self._plan_ns = 0
         self._calm_since_ns = 0
         self._rebalancing = False
+        self._raft_lease_until_ns = 0
+        self._not_dead_before_ns = 0
 
     @property
     def decides(self) -> bool:
@@ -204,7 +211,9 @@ class Controller:
             return None
         waits = [wait.until_ns for wait in self._waits.values()]
         dead = self._liveness.next_deadline_ns()
-        return min([*waits, self._plan_ns, *([] if dead is None else [dead])])
+        if dead is not None:
+            waits.append(max(dead, self._not_dead_before_ns))
+        return min([*waits, self._plan_ns])
 
     def admit(self, change: IsrChange) -> Refused | None:
         """Check an ISR change that a leader asks for; None: it may be proposed.
@@ -246,8 +255,10 @@ class Controller:
             return []
         if self._state is None:
             return self._decline(event)
+        if isinstance(event, HeartbeatReceived | Tick):
+            self._raft_lease_until_ns = event.raft_lease_until_ns
         if isinstance(event, HeartbeatReceived):
-            return self._hear(self._state, event, now_ns)
+            return self._receive_heartbeat(self._state, event, now_ns)
         if isinstance(event, CommandApplied):
             self._take_in(self._state, event, now_ns)
         elif isinstance(event, ProposalDropped):
@@ -271,7 +282,7 @@ class Controller:
 
     # Heartbeats.
 
-    def _hear(
+    def _receive_heartbeat(
         self, state: ClusterState, event: HeartbeatReceived, now_ns: int
     ) -> list[ControllerEffect]:
         heartbeat = event.heartbeat
@@ -295,7 +306,7 @@ class Controller:
         heartbeat = event.heartbeat
         if self._is_behind(heartbeat, deposed_at) or self._is_losing(heartbeat.node):
             return self._refuse(heartbeat, "behind")
-        if not self._holds_raft_lease(event, now_ns):
+        if not self._holds_raft_lease(now_ns):
             return self._refuse(heartbeat, "no_raft_lease")
         self._liveness.answer(heartbeat.node, now_ns)
         self.counts["leases"] += 1
@@ -324,8 +335,8 @@ class Controller:
     def _is_losing(self, node: NodeId) -> bool:
         return any(node in under_way.losing for under_way in self._under_way.values())
 
-    def _holds_raft_lease(self, event: HeartbeatReceived, now_ns: int) -> bool:
-        return now_ns < event.raft_lease_until_ns
+    def _holds_raft_lease(self, now_ns: int) -> bool:
+        return now_ns < self._raft_lease_until_ns
 
     # What was applied.
 
@@ -366,7 +377,7 @@ class Controller:
 
     def _decide(self, now_ns: int) -> list[ControllerEffect]:
         assert self._state is not None
-        if self._liveness.turn(now_ns):
+        if self._turn(now_ns):
             self._all_dirty = True
             self._calm_since_ns = now_ns
         if self._all_dirty or self._dirty:
@@ -382,6 +393,14 @@ class Controller:
         if now_ns >= self._plan_ns:
             effects += self._plan(self._state, now_ns)
         return effects
+
+    def _turn(self, now_ns: int) -> bool:
+        """Return whether the standing of a node is another one from now on."""
+        is_sure = self._holds_raft_lease(now_ns)
+        if not is_sure:
+            interval_ns = self._timing.heartbeat_interval_ms * NS_PER_MS
+            self._not_dead_before_ns = now_ns + interval_ns // 4
+        return bool(self._liveness.turn(now_ns, may_declare_dead=is_sure))
 
     def _look_at(self, keys: Iterable[PartitionKey], now_ns: int) -> list[ControllerEffect]:
         elections: list[Election] = []

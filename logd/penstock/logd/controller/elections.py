@@ -9,7 +9,8 @@
   else the one with the longest log that is known of, else the first of the replicas in their order.
 - Where no node leads, the one who led last must be fenced first.
 - Dead replicas leave the ISR with an election, and also while a leader is there: acks need not wait
-  until the leader finds that they lag.
+  until the leader finds that they lag. As many stay as the stream's minimum needs: nothing is
+  committed without it, so that they have everything committed and may be elected (KIP-966).
 - With no replica left that has every acked record, the partition waits for one. Only a stream that
   allows it gets, after a time, a leader that lacks records: one of the ISR that lacks no more than
   a damaged range, before a whole log from outside, before one that is not even that.
@@ -133,7 +134,7 @@ class Elections:
             successor, isr = self._choose(case), case.partition.isr
             if successor is not None and not self._liveness.is_unreachable(successor):
                 return Election(basis=case.basis(), leader=None, isr=isr, successor=successor)
-        alive = self._without_dead(case.partition.isr)
+        alive = self._remaining(case, case.partition.isr)
         if alive != case.partition.isr:
             return IsrChange(basis=case.basis(), isr=alive)
         return None
@@ -179,9 +180,9 @@ class Elections:
         return Election(basis=case.basis(), leader=None, isr=case.partition.isr)
 
     def _elect(self, case: "_Case", chosen: NodeId) -> Election:
-        isr = self._without_dead(case.partition.isr)
+        isr = case.partition.isr
         fit = tuple(node for node in isr if node == chosen or not self._why_ineligible(node, case))
-        return Election(basis=case.basis(), leader=chosen, isr=fit)
+        return Election(basis=case.basis(), leader=chosen, isr=self._remaining(case, fit))
 
     def _choose(self, case: "_Case") -> NodeId | None:
         return self._best(case, self._eligible(case.partition))
@@ -239,8 +240,12 @@ class Elections:
         report = self._liveness.report(node, case.key, case.stream.incarnation)
         return "" if report is None else report.unfit
 
-    def _without_dead(self, nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-        return tuple(node for node in nodes if self._liveness.standing(node) is not Standing.DEAD)
+    def _remaining(self, case: "_Case", nodes: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        """Members of an ISR without the dead that the stream's minimum does not need."""
+        dead = [node for node in nodes if self._liveness.standing(node) is Standing.DEAD]
+        dead.sort(key=lambda node: self._rank(node, case), reverse=True)
+        needed = max(0, case.stream.min_isr - (len(nodes) - len(dead)))
+        return tuple(node for node in nodes if node not in dead[needed:])
 
 
 class _Case(Struct, frozen=True):

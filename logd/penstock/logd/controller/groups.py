@@ -221,7 +221,7 @@ class GroupCoordinator:
 
     def _follow(self, state: ClusterState, event: GroupEvent, now_ns: int) -> list[GroupEffect]:
         if isinstance(event, BeatReceived):
-            return self._hear(state, event, now_ns)
+            return self._receive_heartbeat(state, event, now_ns)
         if isinstance(event, MemberLeft):
             self._watch(event.group).leaving.add(event.member)
             return self._decide(state, [event.group], now_ns)
@@ -251,7 +251,9 @@ class GroupCoordinator:
 
     # Members.
 
-    def _hear(self, state: ClusterState, event: BeatReceived, now_ns: int) -> list[GroupEffect]:
+    def _receive_heartbeat(
+        self, state: ClusterState, event: BeatReceived, now_ns: int
+    ) -> list[GroupEffect]:
         beat = event.beat
         if not self._holds_raft_lease(event, now_ns):
             return []

@@ -205,11 +205,19 @@ class Liveness:
         """Take in that a node gets a lease now."""
         self._seen[node].answered_ns = now_ns
 
-    def turn(self, now_ns: int) -> list[NodeId]:
-        """The nodes whose standing is another one from now on."""
+    def turn(self, now_ns: int, *, may_declare_dead: bool) -> list[NodeId]:
+        """The nodes whose standing is another one from now on.
+
+        Args:
+            now_ns: Monotonic.
+            may_declare_dead: Whether a silent node may be called dead; False when it may be this
+                node that does not receive.
+        """
         changed = []
         for node, seen in self._seen.items():
             standing = self._standing(seen, now_ns)
+            if standing is Standing.DEAD and not may_declare_dead:
+                continue
             if standing is not seen.standing:
                 seen.standing = standing
                 changed.append(node)
@@ -283,8 +291,8 @@ def _matters(seen: _Seen, report: PartitionReport) -> bool:
     before = seen.reports.get(report.key)
     if before is None or before.incarnation != report.incarnation:
         return True
-    told = (before.unfit, before.resigned, before.resigned and before.leader_epoch)
-    return told != (report.unfit, report.resigned, report.resigned and report.leader_epoch)
+    reported = (before.unfit, before.resigned, before.resigned and before.leader_epoch)
+    return reported != (report.unfit, report.resigned, report.resigned and report.leader_epoch)
 
 
 UNANSWERED_MAX: Final = 64

@@ -314,7 +314,7 @@ class ControllerService:
         """Answer another node's heartbeat."""
         where = "heartbeat"
         heartbeat = read_as(Heartbeat, read_document(body, where=where), where=where)
-        return _encode_answer(self._hear(heartbeat))
+        return _encode_answer(self._receive_heartbeat(heartbeat))
 
     def look(self) -> None:
         """Something that heartbeats tell has changed in a way that cannot wait."""
@@ -347,7 +347,7 @@ class ControllerService:
                 self.coordinating.begin(elected_ns)
             return
 
-    def _hear(self, heartbeat: Heartbeat) -> HeartbeatAnswer | HeartbeatRefusal:
+    def _receive_heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer | HeartbeatRefusal:
         event = HeartbeatReceived(heartbeat, self._group.member.lease_end_ns)
         found = self._decide(event)
         assert found is not None, "the controller answers every heartbeat"
@@ -421,7 +421,7 @@ class ControllerService:
         if leader is None:
             self._note_unanswered(heartbeat, "no node leads the metadata group")
         elif leader == self._me.node:
-            self._take_answer(self._hear(heartbeat))
+            self._take_answer(self._receive_heartbeat(heartbeat))
         else:
             then = partial(self._answered, heartbeat)
             try:
@@ -481,7 +481,7 @@ class ControllerService:
             self._beat(LeaseTick())
         decide_ns = self.controller.next_deadline_ns()
         if decide_ns is not None and decide_ns <= now_ns:
-            self._decide(ControllerTick())
+            self._decide(ControllerTick(self._group.member.lease_end_ns))
         self._arm()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

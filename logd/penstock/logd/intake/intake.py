@@ -631,7 +631,7 @@ class Intake:
                 reply, form = published.ack_inbox, published.form
         if refusal.nack is not Nack.WRONG_STREAM and self._names_another(message):
             reply = b""
-        self._tell(refusal, Refuse(reply, self._nack(refusal), enveloped, form), count)
+        self._decline(refusal, Refuse(reply, self._nack(refusal), enveloped, form), count)
 
     def _names_another(self, message: Message) -> bool:
         """Return whether a message is for another stream, which then answers."""
@@ -644,7 +644,7 @@ class Intake:
         return named not in (None, self.config.name)
 
     def _refuse_single(self, single: Single, refusal: Refusal) -> None:
-        self._tell(refusal, Refuse(single.reply, self._nack(refusal), False, single.form), 1)
+        self._decline(refusal, Refuse(single.reply, self._nack(refusal), False, single.form), 1)
 
     def _nack(self, refusal: Refusal) -> PubAck:
         return PubAck(
@@ -654,7 +654,7 @@ class Intake:
             sequence=refusal.sequence,
         )
 
-    def _tell(self, refusal: Refusal, answer: Refuse, count: int) -> None:
+    def _decline(self, refusal: Refusal, answer: Refuse, count: int) -> None:
         count = min(count, self.config.max_batch_rows)
         self.counts.received += count
         self.counts.refused[refusal.nack] += count

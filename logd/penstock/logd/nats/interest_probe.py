@@ -137,14 +137,14 @@ class InterestProbe:
         with suppress(OSError, LogdError):  # the connection is gone: another one will be proven
             errors = await wire.ask(b"SUB %b %b\r\n" % (subject, sid))
             if any(error.kind is ErrorKind.SUBSCRIPTION for error in errors):
-                self._tell(["logd's user may not subscribe to _PENSTOCK.>"])
+                self._report(["logd's user may not subscribe to _PENSTOCK.>"])
                 return
             met = {str(wire.last_info.get("server_id"))}
             probes = [self._probe(wire, server, subject, met) for server in servers]
             problems = await asyncio.gather(*probes)
             if not wire.closed.done():
                 wire.write(b"UNSUB %b\r\n" % sid)
-                self._tell([problem for problem in problems if problem])
+                self._report([problem for problem in problems if problem])
 
     async def _probe(self, wire: Wire, server: NatsServer, subject: bytes, met: set[str]) -> str:
         """Publish at a server until it arrives; why it did not, empty: it did or need not."""
@@ -195,7 +195,7 @@ class InterestProbe:
             remote.abort()
         self._remotes.clear()
 
-    def _tell(self, problems: list[str]) -> None:
+    def _report(self, problems: list[str]) -> None:
         self.unproven += len(problems)
         if problems:
             _log.warning("not proven to hear every nats server", link=self._name, servers=problems)

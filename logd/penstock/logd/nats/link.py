@@ -69,15 +69,15 @@ class Probe:
         self._clock = clock
         self._answer: Answer | None = None
         self._reads = wire.reads
-        self._heard_ns = self.complete_ns
+        self._last_read_ns = self.complete_ns
 
     def look(self) -> bool:
         """Ask, if the last question is answered; False when the server seems to be gone."""
         now_ns = self._clock.monotonic_ns()
         if self._answer is None or self._wire.reads != self._reads:
-            self._reads, self._heard_ns = self._wire.reads, now_ns
+            self._reads, self._last_read_ns = self._wire.reads, now_ns
         if self._answer is not None:
-            return now_ns - self._heard_ns < _SILENT_NS
+            return now_ns - self._last_read_ns < _SILENT_NS
         self._answer = self._wire.ask()
         self._answer.add_done_callback(lambda answer: self._take(answer, now_ns))
         return True

@@ -80,7 +80,7 @@ class PeerServerCounts(Struct):
 
 
 class PeerServer:
-    """Listens until it is closed.
+    """Answers other nodes.
 
     Args:
         me: This node.
@@ -89,6 +89,7 @@ class PeerServer:
         max_unauthenticated: Connections that have not said yet which node's they are.
 
     Attributes:
+        listener: Accepts the connections, from `listen` on.
         counts: Counters for telemetry.
     """
 
@@ -104,7 +105,7 @@ class PeerServer:
         self._me = me
         self._service = service
         self._tls = tls
-        self._listener = Listener(
+        self.listener = Listener(
             self._serve,
             name="peer endpoint",
             key="peer",
@@ -113,38 +114,12 @@ class PeerServer:
             max_unauthenticated=connections_within(max_unauthenticated, part=PEER_OPEN_FILES_PART),
         )
 
-    @property
-    def handshakes_failed(self) -> int:
-        """Connections without TLS, or without a certificate that is taken."""
-        return self._listener.handshakes_failed
-
-    @property
-    def connections_refused(self) -> int:
-        """Connections that had not said whose they are, closed for others."""
-        return self._listener.connections_refused
-
-    def listen(self, address: str) -> str:
-        """Begin to listen on a `HostPort`; returns the address with the port in use.
-
-        Raises:
-            UnavailableError: It cannot be listened on.
-        """
-        return self._listener.listen(address)
-
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        await self._listener.run()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._listener.close()
-
     async def _serve(self, channel: Channel) -> None:
         try:
             hello = await self._shake_hands(channel)
             if hello is None:
                 return
-            self._listener.mark_authenticated()
+            self.listener.mark_authenticated()
             if hello.purpose == Purpose.REPLICATION:
                 await self._service.replicate(hello.node, channel)
             else:

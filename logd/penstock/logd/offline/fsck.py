@@ -35,11 +35,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow.compute as pc
 from typing_extensions import override
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.encryption.cipher import decrypted
 from penstock.logd.encryption.key_file import InspectedKeys, Masters
@@ -82,6 +82,11 @@ from penstock.logd.storage.segment import (
 )
 from penstock.logd.storage.swap import REPLACED_SUFFIX, SWAP_SUFFIX, find_swaps
 from penstock.service.data_format import DataFormatError
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")
 
 TORN_SUFFIX: Final = ".torn"
 
@@ -227,20 +232,20 @@ class Inspection:
         self.report.bytes = sum(path.stat().st_size for path in logs)
         self._check_small_files()
         if self._keys.fault:
-            self._tell(self._directory / KEYS_NAME, self._keys.fault, self._keys.meaning)
+            self._report(self._directory / KEYS_NAME, self._keys.fault, self._keys.meaning)
         elif self._keys.note:
             meaning = "each frame's CRCs were checked; what is in them was not looked at"
-            self._tell(
+            self._report(
                 self._directory / KEYS_NAME, self._keys.note, meaning, severity=Severity.NOTE
             )
         self._survey()
-        self._tell_keyless()
+        self._report_keyless()
         if self.epochs_fault or (not self.epochs_sound and self.epochs):
             reason = self.epochs_fault or "the file is missing or empty"
             reason += f"; frames are of epochs up to {self._epoch}"
             meaning = "nothing to readers: the next start makes it again from the frames"
             path = self._directory / EPOCHS_NAME
-            self._tell(path, reason, meaning, severity=Severity.LEFTOVER)
+            self._report(path, reason, meaning, severity=Severity.LEFTOVER)
         if self.segments and self._keys.readable:
             self._check_memory()
         self._check_mark(mark)
@@ -256,7 +261,7 @@ class Inspection:
             self.epochs_fault = str(error)
         except RefusedError as error:
             self.epochs_sound = True  # of a later version
-            self._tell(epochs, str(error), "logd does not start; frames are as they were")
+            self._report(epochs, str(error), "logd does not start; frames are as they were")
 
     def _check_memory(self) -> None:
         """After the frames: of a log that is written to, it is then not older than they are."""
@@ -277,13 +282,13 @@ class Inspection:
         if lost:
             reason = f"{problem}; below offset {lost} records were removed or rewritten"
             meaning = "nothing to readers; repeats may be stored again, producers be unknown"
-            self._tell(path, reason, meaning)
+            self._report(path, reason, meaning)
         elif memory is None and path.exists():
             meaning = "nothing to readers: the next start reads the whole log instead"
-            self._tell(path, problem, meaning, severity=Severity.LEFTOVER)
+            self._report(path, problem, meaning, severity=Severity.LEFTOVER)
         elif memory is not None and memory.lost:
             reason = f"the dedup state below offset {memory.lost} was lost once"
-            self._tell(path, reason, "nothing to readers", severity=Severity.NOTE)
+            self._report(path, reason, "nothing to readers", severity=Severity.NOTE)
 
     def _survey(self) -> None:
         recovery = Recovery(
@@ -295,10 +300,10 @@ class Inspection:
         try:
             self.segments = recovery.survey()
         except CorruptError as error:
-            self._tell(Path(error.where), str(error), "logd does not open this log", row="K")
+            self._report(Path(error.where), str(error), "logd does not open this log", row="K")
         except RefusedError as error:
             meaning = "this version does not open the log; use the one that wrote it"
-            self._tell(Path(str(error.detail["file"])), str(error), meaning, row="M")
+            self._report(Path(str(error.detail["file"])), str(error), meaning, row="M")
         self.findings = recovery.report.findings
         self.report.problems += map(self._problem, self.findings)
         if self.segments:
@@ -308,7 +313,7 @@ class Inspection:
             reason = f"the log begins at offset {self.report.start_offset}"
             meaning = "earlier records were removed by retention, or their segments are missing"
             first = segment_path(self._directory, self.report.start_offset)
-            self._tell(first, reason, meaning, severity=Severity.NOTE)
+            self._report(first, reason, meaning, severity=Severity.NOTE)
 
     def _problem(self, finding: Finding) -> Problem:
         severity = Severity.LEFTOVER if finding.row in _LEFTOVERS else Severity.DAMAGE
@@ -333,13 +338,13 @@ class Inspection:
             reason = "the mark is damaged" if path.exists() else "there is no mark"
             meaning = "nothing to readers, but a torn tail cannot be told from damage"
             if self.report.segments:
-                self._tell(path, reason, meaning, severity=Severity.LEFTOVER)
+                self._report(path, reason, meaning, severity=Severity.LEFTOVER)
             return
         last = self.segments[-1].base_offset if self.segments else -1
         self.marked = mark.base_offset <= last
         refused = bool(self.report.segments) and not self.segments
         if last < mark.base_offset < mark.end_offset and not refused:
-            self._tell(
+            self._report(
                 segment_path(self._directory, mark.base_offset),
                 f"the segment was synced up to offset {mark.end_offset}, and is missing",
                 f"{_lost(mark.base_offset, mark.end_offset)}; logd would give them out again",
@@ -350,11 +355,11 @@ class Inspection:
     def _note_copies(self) -> None:
         for path in sorted(self._directory.glob(f"*{TORN_SUFFIX}")):
             meaning = "nothing to readers; remove it when nobody needs it"
-            self._tell(path, "copy of a torn tail", meaning, severity=Severity.NOTE)
+            self._report(path, "copy of a torn tail", meaning, severity=Severity.NOTE)
         for path in sorted(self._directory.glob(f"*{REPLACED_SUFFIX}")):
             reason = "what was left of a segment that a damaged rewriting took the place of"
             meaning = "nothing to readers; it may hold what is damaged: keep it until then"
-            self._tell(path, reason, meaning, severity=Severity.NOTE)
+            self._report(path, reason, meaning, severity=Severity.NOTE)
 
     def _observe(self, reader: FrameReader, found: Found) -> None:
         header = found.header
@@ -374,16 +379,16 @@ class Inspection:
         else:
             reason = ""
         if reason:
-            self._tell_frame(reader, found, reason, "readers are given the frame, and refuse it")
+            self._report_frame(reader, found, reason, "readers are given the frame, and refuse it")
 
-    def _tell_keyless(self) -> None:
+    def _report_keyless(self) -> None:
         """Once for the log: without its keys no frame can be read, and each is as any other."""
         if self._keyless is not None:
             first, after = self._keyless
             path = self._directory / KEYS_NAME
             reason = f"the log's keys are missing ({KEYS_NAME}, {KEYS_COPY_NAME})"
             meaning = f"logd does not open this log; {_lost(first, after)}"
-            self._tell(path, reason, meaning, offset=first, next_offset=after)
+            self._report(path, reason, meaning, offset=first, next_offset=after)
 
     def _wrong_body(self, reader: FrameReader, found: Found) -> str:
         """Return what is wrong with a body whose CRC holds; empty: nothing."""
@@ -406,10 +411,10 @@ class Inspection:
             self._epochs_told.add((epoch, expected))
             reason = f"leader epoch {epoch} where {expected} was expected"
             meaning = "readers are not hindered; replicas would not agree where to go on"
-            self._tell_frame(reader, found, reason, meaning)
+            self._report_frame(reader, found, reason, meaning)
 
-    def _tell_frame(self, reader: FrameReader, found: Found, reason: str, meaning: str) -> None:
-        self._tell(
+    def _report_frame(self, reader: FrameReader, found: Found, reason: str, meaning: str) -> None:
+        self._report(
             Path(reader.name),
             reason,
             meaning,
@@ -418,7 +423,7 @@ class Inspection:
             next_offset=found.header.next_offset,
         )
 
-    def _tell(
+    def _report(
         self,
         file: Path,
         reason: str,
@@ -864,7 +869,7 @@ class _Look:
         for name in sorted(() if self._clustered else missing_ones):
             reason = f"stream {self._known[name]!r} has lost its data directory"
             missing = self._path / STREAMS_NAME / name
-            self._tell(_damage(missing, reason, "logd does not start; every record is missing"))
+            self._report(_damage(missing, reason, "logd does not start; every record is missing"))
         for path in present:
             self._add_stream(path)
         for mark in sorted((self._path / HELD_NAME).glob("*")):
@@ -881,12 +886,12 @@ class _Look:
                 self._metadata_sound = False
                 if _directories(self._path / STREAMS_NAME):
                     reason = "the file is missing, but there are streams"
-                    self._tell(_damage(path, reason, "logd does not start"))
+                    self._report(_damage(path, reason, "logd does not start"))
                 return
             metadata = Metadata.restore(document)
         except (CorruptError, RefusedError) as error:
             self._metadata_sound = False
-            self._tell(
+            self._report(
                 _damage(path, str(error), "logd does not start; streams are named by directory")
             )
             return
@@ -909,12 +914,12 @@ class _Look:
             self._metadata_sound = False
             where = getattr(error, "where", "") or str(raft)
             meaning = "this node does not start; streams are named by directory"
-            self._tell(_damage(Path(where), str(error), meaning))
+            self._report(_damage(Path(where), str(error), meaning))
             return
         for finding in recovery.findings:
             meaning = "nothing to readers: the next start does that"
             file = Path(finding.file)
-            self._tell(_note(file, finding.action, meaning, Severity.LEFTOVER, finding.row))
+            self._report(_note(file, finding.action, meaning, Severity.LEFTOVER, finding.row))
         for stream in state.streams.values():
             name = f"{stream.config.name}-{stream.incarnation}"
             self._known[name] = stream.config.name
@@ -928,7 +933,7 @@ class _Look:
             reason = (
                 "the stream is being deleted" if deleted else "the directory belongs to no stream"
             )
-            self._tell(_note(path, reason, "readers do not get it"))
+            self._report(_note(path, reason, "readers do not get it"))
         name = self._known.get(path.name) or _stream_name(path.name, clustered=self._clustered)
         for directory in _directories(path):
             if directory.name.isdigit():
@@ -943,16 +948,16 @@ class _Look:
             name = self._known.get(stream) or _stream_name(stream, clustered=self._clustered)
             reason = f"partition {directory.name} of stream {name!r} has lost its directory"
             meaning = "this node does not open its replica; others may have every record"
-            self._tell(_damage(directory, reason, meaning))
+            self._report(_damage(directory, reason, meaning))
 
     def _note_leftovers(self) -> None:
         for path in _directories(self._path / TRASH_NAME):
-            self._tell(_note(path, "data of a deleted stream", "the next start removes it"))
+            self._report(_note(path, "data of a deleted stream", "the next start removes it"))
         for path in sorted(self._path.glob(f"*{TEMPORARY_SUFFIX}")):
             problem = _note(path, "temporary file", "nothing to readers", Severity.LEFTOVER)
-            self._tell(problem)
+            self._report(problem)
 
-    def _tell(self, problem: Problem) -> None:
+    def _report(self, problem: Problem) -> None:
         self._found.problems.append(problem)
 
 

@@ -32,17 +32,19 @@ from msgspec import Struct
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.compaction.cleaner import check_room
-from penstock.logd.errors import LogdError, LogFailedError
+from penstock.logd.errors import NO_SPACE, LogdError, LogFailedError
 from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
 from penstock.logd.format.frame import NO_TIMESTAMP, FrameHeader, crc32c
 from penstock.logd.format.plain_body import PLAIN_ROWS_MAX, encode_plain_body
 from penstock.logd.intake.turn import Append, Message, MessageRun, PrebuiltBatch
 from penstock.logd.limits import (
     APPEND_BYTES_MAX,
+    DISK_STALL_NS_MIN,
     FRAME_BYTES_MAX,
     FRAME_ROWS_MAX,
     FRAMES_UNREMEMBERED_MAX,
     WRITE_HERE_BYTES_MAX,
+    WRITE_HERE_NS_COUNTED_MAX,
     WRITE_HERE_NS_MAX,
     WRITER_THREADS_MAX,
 )
@@ -232,10 +234,15 @@ Command = Append | ProducerSnapshot | SnapshotSaved | LogCommand | LogChange
 
 
 class Written(Struct, frozen=True):
-    """Everything below `upto` can be read from the log; `Durable` follows."""
+    """Everything below `upto` can be read from the log; `Durable` follows.
+
+    Attributes:
+        frames: The last of it, which followers fetch next; empty if it is large.
+    """
 
     upto: int
     cuts: int = 0
+    frames: tuple[Frame, ...] = ()
 
 
 class Durable(Struct, frozen=True):
@@ -477,32 +484,42 @@ class WriterPool:
     def note_disk(self, took_ns: int, *, syncs: bool) -> None:
         """Note how long a sync took, or a write on the event loop.
 
-        When several threads do at once, one of the times may be lost.
+        On a busy machine a quick one often takes some milliseconds, until a core is free. So one
+        below `DISK_STALL_NS_MIN` counts as `WRITE_HERE_NS_COUNTED_MAX` at most: five in a row make
+        a slow disk of a quick one, or every second one. When several threads note at once, one of
+        the times may be lost.
         """
+        if took_ns < DISK_STALL_NS_MIN:
+            took_ns = min(took_ns, WRITE_HERE_NS_COUNTED_MAX)
         self._disk_ns[syncs] += (took_ns - self._disk_ns[syncs]) // _DISK_TIMES
 
     def _work(self) -> None:
         while True:
-            work = self._ready.get()
-            self._working.append(None)
-            try:
-                work()
-            except Exception:  # noqa: BLE001 - a bug of one log must not cost the others a thread
-                _log.exception("log_writer_thread_failed")
-            self._working.pop()
+            self._do(self._ready.get())  # a name for it would keep its log until the next comes
+
+    def _do(self, work: Work) -> None:
+        self._working.append(None)
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - a bug of one log must not cost the others a thread
+            _log.exception("log_writer_thread_failed")
+        self._working.pop()
 
     def _wait(self) -> None:
         while True:
-            with self._later_changed:
+            self._next_later()()
+
+    def _next_later(self) -> Work:
+        """The next that was put off, once it is due."""
+        with self._later_changed:
+            while True:
                 if not self._later:
                     self._later_changed.wait()
                     continue
                 wait_ns = self._later[0][0] - self._clock.monotonic_ns()
-                if wait_ns > 0:
-                    self._later_changed.wait(wait_ns / 1e9)
-                    continue
-                _, _, work = heapq.heappop(self._later)
-            work()
+                if wait_ns <= 0:
+                    return heapq.heappop(self._later)[2]
+                self._later_changed.wait(wait_ns / 1e9)
 
 
 class LogWriter:
@@ -521,7 +538,7 @@ class LogWriter:
 
     Attributes:
         failed: Whether something handed over was not stored, or may not be durable.
-        tell_written: Whether `Written` is posted, too, before what was written is synced.
+        reports_written: Whether `Written` is posted, too, before what was written is synced.
     """
 
     def __init__(  # noqa: PLR0913 - what it writes to, who hears of it, how much at a time
@@ -544,7 +561,7 @@ class LogWriter:
         self._clock = clock
         self._retention_task = retention_task
         self._pool = pool
-        self.tell_written = False
+        self.reports_written = False
         self._start = log.start_offset
         self._lock = threading.Lock()  # guards `_running`; held for memory operations only
         # What it holds is bounded by the bytes that a partition takes.
@@ -604,13 +621,14 @@ class LogWriter:
     def write_here(self) -> bool:
         """Write what waits on this thread, if nothing else is under way and it is quick.
 
-        Where others are to copy it, it is synced on a thread, while they do.
+        Where others are to copy it, it is synced on a thread, while they do. A follower, whose
+        leader has nothing to send to it meanwhile, syncs it here.
 
         Returns:
             Whether it was seen to; False: `start` must follow. In both cases `pass_on` comes first,
             once what was posted has been dealt with.
         """
-        syncs = self._config.fsync == "commit" and not self.tell_written
+        syncs = self._config.fsync == "commit" and not self.reports_written
         if not self._pool.allows_here(syncs=syncs) or not self._take_turn():
             return False
         self._here = True
@@ -682,6 +700,9 @@ class LogWriter:
         try:
             return turn()
         except (LogdError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                # Of a file beside the segments, which is as it was: the log may be opened again.
+                self._log.out_of_space = True
             self._fail(str(error))
         except Exception as error:  # noqa: BLE001 - a bug must not leave publishers waiting
             _log.exception("log_writer_failed", stream=self._config.name)
@@ -704,7 +725,7 @@ class LogWriter:
             begun_ns = self._clock.monotonic_ns()
             self._sync()
             self._pool.note_disk(self._synced_ns - begun_ns, syncs=True)
-        self._tell_durable()
+        self._report_durable()
         self._log.mark_synced()
         if command is LogCommand.CLOSE:
             self._ended.set()
@@ -717,10 +738,10 @@ class LogWriter:
     def _write_turn(self) -> bool:
         """Write the appends that wait, and leave what may take long to a turn on a thread."""
         self._append(self._appends())
-        if not self.tell_written:
+        if not self.reports_written:
             if self._config.fsync == "commit":
                 self._sync()
-            self._tell_durable()
+            self._report_durable()
         return True
 
     def _begin_epoch(self, begin: BeginEpoch) -> bool:
@@ -749,7 +770,7 @@ class LogWriter:
             self._commands.popleft()
         return items
 
-    def _tell_durable(self) -> None:
+    def _report_durable(self) -> None:
         if self._undurable:
             self._undurable = False
             self._post(Durable(self._log.end_offset, self._changes.cuts))
@@ -808,12 +829,16 @@ class LogWriter:
         else:
             made = build_frames(_taken_from(items), epoch=self._changes.epoch)
             parts = _in_parts(made, self._append_bytes_max)
+        last: tuple[Frame, ...] = ()
         for frames in parts:
             self._log.append(frames)
             self._frames += len(frames)
             self._undurable = True
-        if self.tell_written:
-            self._post(Written(self._log.end_offset, self._changes.cuts))
+            last = tuple(frames)
+        if self.reports_written:
+            small = sum([header.frame_length for header, _ in last]) <= WRITE_HERE_BYTES_MAX
+            reported = last if small else ()
+            self._post(Written(self._log.end_offset, self._changes.cuts, reported))
 
     def _sync_is_due(self) -> bool:
         if self._log.synced_offset == self._log.end_offset:

@@ -21,7 +21,14 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.intake.dedup import DedupMark
 from penstock.logd.intake.intake import Arrived, Intake, LogFailed
-from penstock.logd.intake.turn import FRAME_OVERHEAD, Append, Message, PrebuiltBatch, Refuse
+from penstock.logd.intake.turn import (
+    FRAME_OVERHEAD,
+    Append,
+    Message,
+    MessageRun,
+    PrebuiltBatch,
+    Refuse,
+)
 from penstock.logd.metadata.streams import Stream, is_internal
 from penstock.logd.partition.context import PartitionContext
 from penstock.logd.partition.log_writer import (
@@ -428,7 +435,7 @@ class Partition:
         if tracer is not None:
             span = tracer.start_rare("election", ago_ns=away_ns)
             tracer.end(span, attributes={"penstock.stream": self.label, "penstock.epoch": epoch})
-        self.writer.tell_written = followed
+        self.writer.reports_written = followed
         self.retention_task.leading = True
         self.writer.submit(LogCommand.RETAIN)
         self.publish_queue.decline(None)
@@ -444,6 +451,7 @@ class Partition:
         if pausing:
             self.publish_queue.pause()
         else:
+            self.writer.reports_written = False
             self.publish_queue.stop()
 
     async def remember_anew(self) -> None:
@@ -525,10 +533,25 @@ class Partition:
         if not seen_to:
             self.writer.start()
 
-    def append_fetched(self, frames: list[Frame]) -> None:
-        """Have frames of the leader's log written as they are."""
+    def append_fetched(self, frames: list[Frame], *, alone: bool) -> None:
+        """Have frames of the leader's log written as they are.
+
+        Args:
+            frames: They follow what was handed over before.
+            alone: Whether nothing came for other partitions with them.
+        """
         self.publish_queue.follow(frames)
-        self.writer.submit(Append([PrebuiltBatch(header, body) for header, body in frames], 0))
+        size = sum([header.frame_length for header, _ in frames])
+        items: list[MessageRun | PrebuiltBatch] = [PrebuiltBatch(*frame) for frame in frames]
+        self.writer.enqueue(Append(items, size))
+        if alone and self.writer.write_here():
+            self._context.dispatcher.at_end(self._pass_on_last)
+        else:
+            self.writer.start()
+
+    def _pass_on_last(self) -> None:
+        """Have the writer go on after all that this turn sends, which is planned by now."""
+        self._context.dispatcher.at_end(self.writer.pass_on)
 
     def _fail(self, reason: str) -> None:
         self.failure = reason

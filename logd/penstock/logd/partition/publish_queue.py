@@ -272,12 +272,12 @@ class PublishQueue:
             self._open = True
         self.leads = True
         self.intake.handle(Led(epoch, next_offset), self._clock.unix_ns())
-        self._tell_declined()
+        self._apply_refusal()
 
     def decline(self, refusal: Refusal | None) -> None:
         """Refuse everything with this, or (None) refuse nothing any more."""
         self.declined = refusal
-        self._tell_declined()
+        self._apply_refusal()
 
     def restore(self, frames: list[Frame]) -> int:
         """Take frames of a backup, at the offsets they have; the offset after them.
@@ -295,10 +295,10 @@ class PublishQueue:
         placed = [(one.at(base_offset=one.base_offset, leader_epoch=epoch), b) for one, b in frames]
         recall_frames(self.intake, placed, self._clock.unix_ns())
         self._execute([Append([PrebuiltBatch(header, body) for header, body in placed], size)])
-        self._tell_declined()
+        self._apply_refusal()
         return self.intake.next_offset
 
-    def _tell_declined(self) -> None:
+    def _apply_refusal(self) -> None:
         """Set the refusal of publishers; a stream that is being restored accepts none."""
         _, upto = self.stream.config.restored_range(self.number)
         restoring = BEING_RESTORED if self.intake.next_offset < upto else None

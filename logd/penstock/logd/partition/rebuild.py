@@ -71,7 +71,7 @@ def rebuild_intake(
     dedup.whole |= log.start_offset > 0
     lost = max(rewritten, 0 if memory is not None and memory.whole else log.start_offset)
     if lost:
-        _tell_loss(intake, lost, now_ns + window_ns)
+        _report_loss(intake, lost, now_ns + window_ns)
     saved = memory is not None and memory.offset == log.end_offset and not lost
     if save and not saved:
         try:
@@ -177,7 +177,7 @@ def _last_message_id(intake: Intake, log: CommitLog) -> bytes:
     return last.last_message_id
 
 
-def _tell_loss(intake: Intake, offset: int, until_ns: int) -> None:
+def _report_loss(intake: Intake, offset: int, until_ns: int) -> None:
     intake.dedup.lost = max(intake.dedup.lost, offset)
     intake.dedup.lost_until_ns = until_ns
     _log.error(

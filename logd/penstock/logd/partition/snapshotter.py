@@ -55,8 +55,8 @@ class Snapshotter:
         self._log = log
         self._log_writer = log_writer
         self._high_watermark = high_watermark
-        self._tell_saved = saved
-        self._tell_installed = installed
+        self._report_saved = saved
+        self._report_installed = installed
         self._saved_offset = intake.next_offset if is_saved else -1
         self._under_way = False
         self._again = False
@@ -141,18 +141,18 @@ class Snapshotter:
     def _written(self, memory: ProducerSnapshot, writing: "asyncio.Future[bool]") -> None:
         self._under_way = False
         if not writing.cancelled() and writing.result():
-            self._tell(memory)
+            self._report(memory)
         elif self._intake.dedup.unsaved and not self._closed:
             asyncio.get_running_loop().call_later(_RETRY_S, self.want)
         if self._again:
             self._again = False
             self.want()
 
-    def _tell(self, memory: ProducerSnapshot) -> None:
+    def _report(self, memory: ProducerSnapshot) -> None:
         """Retention and compaction may touch what lies below it, if the ids are in it, too."""
         if not memory.whole:
             return
-        self._tell_saved(memory.offset)
+        self._report_saved(memory.offset)
         if self._installed:
             self._installed = self._intake.dedup.unsaved = False
-            self._tell_installed()
+            self._report_installed()

@@ -8,7 +8,7 @@
         records = [Record("telemetry.logs.shop", b"%d" % n, time.time_ns()) for n in range(1000)]
         await publisher.publish_batch("telemetry.logs.shop", records)    # one frame, one ack
 
-Pipelined: `submit` returns once the message may be sent, with a task that ends with the ack.
+Pipelined: `submit` returns once the message may be sent, with a future that ends with the ack.
 
         acks = [await publisher.submit("telemetry.logs.shop", line) for line in lines]
         await asyncio.gather(*acks)

@@ -2,9 +2,11 @@
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -14,11 +16,21 @@ from penstock.logd.errors import UnavailableError
 from penstock.logd.format.acks import PubAck
 from penstock.logd.format.batch import Record
 from penstock.logd.publisher.connecting import connected
-from penstock.logd.publisher.publisher import GIVEN_UP, PublishOptions, partition_subject
+from penstock.logd.publisher.publisher import (
+    GIVEN_UP,
+    Plain,
+    PublishOptions,
+    partition_subject,
+)
 
 Result = TypeVar("Result")
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+
+_Handed = tuple[Plain, Future[PubAck]] | asyncio.Event
+"""A message with the future of its ack; or what is set when all before it are sent."""
+
+_OWN_THREAD: Final = "a future's callback cannot wait for its publisher; use a thread"
 
 _END_S: Final = 5.0
 """Seconds that what is under way has to end when it is asked to."""
@@ -45,6 +57,10 @@ class BlockingPublisher:
         self._stack = AsyncExitStack()
         self._closed = False
         self._lock = threading.Lock()
+        self._slots = threading.Semaphore((options or PublishOptions()).max_in_flight)
+        self._handed: deque[_Handed] = deque()
+        self._sending: asyncio.Task[None] | None = None
+        self._is_sending = False
         try:
             entering = self._stack.enter_async_context(connected(url, options, **login))
             self._publisher = self._await(entering)
@@ -92,14 +108,22 @@ class BlockingPublisher:
         message_id: str | None = None,
     ) -> Future[PubAck]:
         """`publish` without waiting for the answer; waits while `max_in_flight` have none."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(_OWN_THREAD)
         subject = partition_subject(subject, key, partitions)
-        return self._await(
-            _start(
-                self._publisher.submit(
-                    subject, value, key=key, headers=headers, message_id=message_id
-                )
-            )
+        message = self._publisher.plain(
+            subject, value, key=key, headers=headers, message_id=message_id
         )
+        future: Future[PubAck] = Future()
+        future.set_running_or_notify_cancel()
+        self._slots.acquire()
+        future.add_done_callback(lambda _: self._slots.release())
+        try:
+            self._hand((message, future))
+        except UnavailableError as error:
+            future.set_exception(error)
+            raise
+        return future
 
     def delete(self, subject: str, *, key: bytes, partitions: int = 1) -> PubAck:
         """Publish a tombstone; see `Publisher.delete`."""
@@ -133,20 +157,64 @@ class BlockingPublisher:
 
     async def _end(self, *, flush: bool) -> None:
         if flush:
+            await self._all_sent()
             await self._publisher.flush()
         await self._publisher.close()
+        await self._all_sent()
         await self._stack.aclose()
 
-    def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a future's callback cannot wait for its publisher; use a thread")
+    async def _all_sent(self) -> None:
+        while self._is_sending:
+            if self._sending is None:
+                await asyncio.sleep(0)  # it is about to begin
+            else:
+                await asyncio.wait({self._sending})
+
+    def _hand(self, item: _Handed) -> None:
+        """Give something to the event loop, which is woken only where it does not send already."""
         with self._lock:  # so that closing meets what is under way, and the rest meets it closed
             if self._closed:
-                work.close()
                 raise UnavailableError("the publisher is closed")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return _result_of(future)
+            self._handed.append(item)
+            wakes, self._is_sending = not self._is_sending, True
+        if wakes:
+            self._loop.call_soon_threadsafe(self._begin_sending)
+
+    def _begin_sending(self) -> None:
+        self._sending = self._loop.create_task(self._send_handed())
+
+    async def _send_handed(self) -> None:
+        """Send what was handed over, in order, until nothing is left."""
+        while True:
+            with self._lock:
+                if not self._handed:
+                    self._sending, self._is_sending = None, False
+                    return
+                item = self._handed.popleft()
+            if isinstance(item, asyncio.Event):
+                item.set()
+                await asyncio.sleep(0)  # what waits for it begins before what comes behind it
+                continue
+            message, future = item
+            try:
+                ack = await self._publisher.submit_plain(message)
+            except UnavailableError as error:  # it is closed
+                future.set_exception(error)
+            else:
+                ack.add_done_callback(partial(_copy, future))
+
+    def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do something when all messages that were handed over before are sent."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError(_OWN_THREAD)
+        reached = asyncio.Event()
+        try:
+            self._hand(reached)
+        except UnavailableError:
+            work.close()
+            raise
+        return _result_of(asyncio.run_coroutine_threadsafe(_after(reached, work), self._loop))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -178,21 +246,26 @@ async def _end_all() -> None:
         await asyncio.wait(others, timeout=_END_S)
 
 
-async def _start(submitting: Coroutine[Any, Any, asyncio.Task[PubAck]]) -> Future[PubAck]:
-    """The answer's task as a future for threads."""
-    task = await submitting
+async def _after(reached: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
+    await reached.wait()
+    return await work
+
+
+async def _start(submitting: Coroutine[Any, Any, asyncio.Future[PubAck]]) -> Future[PubAck]:
+    """The event loop's future of the answer as a future for threads."""
+    ack = await submitting
     future: Future[PubAck] = Future()
     future.set_running_or_notify_cancel()
-    task.add_done_callback(lambda done: _copy(done, future))
+    ack.add_done_callback(partial(_copy, future))
     return future
 
 
-def _copy(task: asyncio.Task[PubAck], future: Future[PubAck]) -> None:
-    if task.cancelled():
+def _copy(future: Future[PubAck], ack: asyncio.Future[PubAck]) -> None:
+    if ack.cancelled():
         future.set_exception(UnavailableError(GIVEN_UP))
         return
-    error = task.exception()
+    error = ack.exception()
     if error is None:
-        future.set_result(task.result())
+        future.set_result(ack.result())
     else:
         future.set_exception(error)

@@ -18,18 +18,18 @@ import re
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import takewhile
+from itertools import count, takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from zlib import crc32
 
 import pyarrow as pa
 from msgspec import structs
-from nats.errors import Error, MaxPayloadError, NoRespondersError
-from nats.errors import TimeoutError as NatsTimeoutError
+from nats.aio.client import NO_RESPONDERS_STATUS
+from nats.errors import Error
+from nats.js.api import Header
 
 from penstock.base.clock import monotonic_ns
 from penstock.logd.client.following import PAUSE_FIRST_S, PAUSE_MAX_S, RetryBackoff
@@ -52,9 +52,11 @@ from penstock.logd.format.batch import (
 )
 from penstock.logd.format.envelope import BatchPayload, encode_batch
 from penstock.logd.intake.options import EXPECTED_STREAM
+from penstock.logd.publisher.inbox import OnReply, ReplyInbox
 
 if TYPE_CHECKING:
     import nats
+    from nats.aio.msg import Msg
 
 
 @dataclass(slots=True)
@@ -70,19 +72,10 @@ class SubjectQueue:
     """
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    window: deque[asyncio.Task[PubAck]] = field(default_factory=deque)
+    window: deque[asyncio.Future[PubAck]] = field(default_factory=deque)
     sequence: int = 0
     producer_id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     users: int = 0
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Somebody needs the queue until the block ends."""
-        self.users += 1
-        try:
-            yield
-        finally:
-            self.users -= 1
 
     async def room(self, limit: int) -> None:
         """Wait until the message `limit` before is settled; by so many others overtake at most."""
@@ -94,14 +87,13 @@ class SubjectQueue:
                 await asyncio.wait({window[0]})
             window.popleft()
 
-    async def before_me(self) -> None:
-        """Wait until every message before the running task's is settled.
+    async def settled_before(self, ack: asyncio.Future[PubAck]) -> None:
+        """Wait until every message before that with this ack is settled.
 
         The one just before is not enough: it may have been refused for good, or given up, while
         one further ahead is still to be sent again.
         """
-        me = asyncio.current_task()
-        ahead = set(takewhile(lambda task: task is not me, self.window))
+        ahead = set(takewhile(lambda other: other is not ack, self.window))
         if ahead:
             await asyncio.wait(ahead)
 
@@ -393,6 +385,8 @@ def partition_subject(subject: str, key: bytes | None, partitions: int) -> str:
     return f"{subject}.{number}" if number else subject
 
 
+_STATUS: Final[str] = Header.STATUS.value
+
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 
 _DELTA: Final = SCHEMA.field("offset_delta")
@@ -451,9 +445,11 @@ class Publisher:
         self._slots = asyncio.Semaphore(self._options.max_in_flight)
         self._plain = SubjectQueue()
         self._queues = SubjectQueues(self._options.max_subjects)
-        self._under_way: set[asyncio.Task[PubAck]] = set()
+        self._inbox = ReplyInbox(client, self._options.ack_timeout_s)
+        self._under_way: set[asyncio.Future[PubAck]] = set()
+        self._repeats: set[asyncio.Task[PubAck]] = set()
         self._id = secrets.token_hex(8)
-        self._count = 0
+        self._numbers = count(1)
         self._closed = False
 
     @property
@@ -506,8 +502,9 @@ class Publisher:
                 there is no key for one of several partitions.
         """
         subject = partition_subject(subject, key, partitions)
-        task = await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
-        return await task
+        return await (
+            await self.submit(subject, value, key=key, headers=headers, message_id=message_id)
+        )
 
     async def submit(
         self,
@@ -518,16 +515,38 @@ class Publisher:
         partitions: int = 1,
         headers: Mapping[str, str] = _NO_HEADERS,
         message_id: str | None = None,
-    ) -> asyncio.Task[PubAck]:
-        """`publish` without waiting for the answer: the task ends with it.
+    ) -> asyncio.Future[PubAck]:
+        """`publish` without waiting for the answer: the future ends with it.
 
         Returns when the message's turn has come: at most `max_in_flight` have no answer.
         """
         subject = partition_subject(subject, key, partitions)
+        return await self.submit_plain(
+            self.plain(subject, value, key=key, headers=headers, message_id=message_id)
+        )
+
+    def plain(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message_id: str | None = None,
+    ) -> Plain:
+        """The message of a record, for `submit_plain`; any thread may ask for it.
+
+        Raises:
+            ValueError: As `publish`.
+        """
         extra = dict(headers) | self._expected_stream()
         made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
         check_sendable(subject, made)
-        return await self._submit(self._plain, Plain(subject=subject, value=value, headers=made))
+        return Plain(subject=subject, value=value, headers=made)
+
+    async def submit_plain(self, message: Plain) -> asyncio.Future[PubAck]:
+        """Submit a message that `plain` made."""
+        return await self._submit(self._plain, message)
 
     async def delete(self, subject: str, *, key: bytes, partitions: int = 1) -> PubAck:
         """Publish a tombstone: compaction removes the key's records, and in time the tombstone.
@@ -566,7 +585,7 @@ class Publisher:
 
     async def submit_batch(
         self, subject: str, records: Sequence[Record] | pa.RecordBatch
-    ) -> asyncio.Task[PubAck]:
+    ) -> asyncio.Future[PubAck]:
         """`publish_batch` without waiting for the answer, as `submit`."""
         batch = records if isinstance(records, pa.RecordBatch) else build_batch(records)
         if batch.num_rows == 0 or not batch.schema.equals(SCHEMA):
@@ -615,17 +634,20 @@ class Publisher:
     async def close(self) -> None:
         """Give up what has no answer yet; calls that wait for their turn are refused."""
         self._closed = True
-        await asyncio.sleep(0)  # so that each has begun, and can say why it ends
-        for task in list(self._under_way):
-            task.cancel()
+        for ack in list(self._under_way):
+            _fail(ack, UnavailableError(GIVEN_UP))
         await self.flush()
+        if self._repeats:
+            await asyncio.wait(self._repeats)
+        await self._inbox.close()
 
     # Parts.
 
     async def _submit(
         self, queue: SubjectQueue, message: Plain | PublishBatch
-    ) -> asyncio.Task[PubAck]:
-        with queue.used():
+    ) -> asyncio.Future[PubAck]:
+        queue.users += 1
+        try:
             async with queue.turn:
                 await queue.room(self._options.max_in_flight)
                 await self._slots.acquire()
@@ -635,38 +657,84 @@ class Publisher:
                 if isinstance(message, PublishBatch):
                     message = message.numbered(queue.sequence)
                     queue.sequence += 1
-                task = asyncio.create_task(self._deliver(message, queue))
-                queue.window.append(task)
+                ack: asyncio.Future[PubAck] = asyncio.get_running_loop().create_future()
+                queue.window.append(ack)
                 queue.users += 1
-        self._under_way.add(task)
-        task.add_done_callback(partial(self._ended, queue))
-        return task
+                self._under_way.add(ack)
+                ack.add_done_callback(partial(self._ended, queue))
+                await self._begin(message, queue, ack)
+        finally:
+            queue.users -= 1
+        return ack
 
-    def _ended(self, queue: SubjectQueue, task: asyncio.Task[PubAck]) -> None:
+    def _ended(self, queue: SubjectQueue, ack: asyncio.Future[PubAck]) -> None:
         queue.users -= 1
-        self._under_way.discard(task)
+        self._under_way.discard(ack)
         self._slots.release()
-        if self._closed and not task.cancelled():
-            task.exception()  # who closes the publisher may not want to know what it gave up
+        if self._closed and not ack.cancelled():
+            ack.exception()  # who closes the publisher may not want to know what it gave up
 
-    async def _deliver(self, message: PendingPublish, queue: SubjectQueue) -> PubAck:
+    async def _begin(
+        self, message: PendingPublish, queue: SubjectQueue, ack: asyncio.Future[PubAck]
+    ) -> None:
+        """Send a message for the first time; what comes of it is for `ack`, errors too."""
         try:
-            return await self._until_acked(message, queue)
-        except asyncio.CancelledError:
-            if self._closed:
-                raise UnavailableError(GIVEN_UP) from None
+            unsent = await self._send(message, partial(self._answered, message, queue, ack))
+        except LogdError as error:
+            _fail(ack, error)
+        except BaseException:
+            ack.cancel()
             raise
+        else:
+            if unsent is not None:
+                self._repeat(message, queue, ack, unsent)
 
-    async def _until_acked(self, message: PendingPublish, queue: SubjectQueue) -> PubAck:
-        outcome = await self._attempt(message)
+    def _answered(
+        self,
+        message: PendingPublish,
+        queue: SubjectQueue,
+        ack: asyncio.Future[PubAck],
+        reply: "Msg | None",
+    ) -> None:
+        if ack.done():  # cancelled, or given up
+            return
+        try:
+            outcome = self._read(message, reply)
+        except LogdError as error:
+            _fail(ack, error)
+            return
         if isinstance(outcome, PubAck):
-            return outcome
+            ack.set_result(outcome)
+        else:
+            self._repeat(message, queue, ack, outcome)
+
+    def _repeat(
+        self,
+        message: PendingPublish,
+        queue: SubjectQueue,
+        ack: asyncio.Future[PubAck],
+        outcome: PublishRetry,
+    ) -> None:
+        """Send a message again in a task, which ends with `ack`."""
+        task = asyncio.create_task(self._until_acked(message, queue, ack, outcome))
+        self._repeats.add(task)
+        task.add_done_callback(self._repeats.discard)
+        task.add_done_callback(partial(_hand_over, ack))
+        ack.add_done_callback(lambda _: task.cancel())
+
+    async def _until_acked(
+        self,
+        message: PendingPublish,
+        queue: SubjectQueue,
+        ack: asyncio.Future[PubAck],
+        outcome: PublishRetry,
+    ) -> PubAck:
         first_s, max_s = self._pauses_s
         backoff = RetryBackoff(
             self._options.retry_s, self._rng, pause_max_s=max_s, pause_first_s=first_s
         )
         backoff.failed(monotonic_ns())
-        await queue.before_me()
+        await queue.settled_before(ack)
         unanswered: NoAnswerError | None = None
         while True:
             error = outcome.error
@@ -676,40 +744,42 @@ class Publisher:
                 error = unanswered  # an earlier attempt may have been stored
             await asyncio.sleep(backoff.pause(error, monotonic_ns()))
             message = message.after(outcome)
-            outcome = await self._attempt(message)
-            if isinstance(outcome, PubAck):
-                return outcome
+            answer: asyncio.Future[Msg | None] = asyncio.get_running_loop().create_future()
+            unsent = await self._send(message, partial(_answer, answer))
+            found = unsent or self._read(message, await answer)
+            if isinstance(found, PubAck):
+                return found
+            outcome = found
 
-    async def _attempt(self, message: PendingPublish) -> PubAck | PublishRetry:
-        client, options = self._client, self._options
+    async def _send(self, message: PendingPublish, on_reply: OnReply) -> PublishRetry | None:
+        """Send a message once; returns why it was not sent, if another time will do."""
+        client = self._client
         if client.is_closed:
             raise UnavailableError("the NATS connection is closed")
         if not client.is_connected:
             return PublishRetry(UnavailableError("not connected to NATS"))
-        payload = message.payload()
+        payload, headers = message.payload(), message.headers
         # nats-py counts the payload alone; the server counts both, and hangs up.
-        if header_bytes(message.headers) + len(payload) > client.max_payload:
+        if header_bytes(headers) + len(payload) > client.max_payload:
             raise _too_large(client.max_payload)
         try:
-            reply = await client.request(
-                message.subject,
-                payload,
-                timeout=options.ack_timeout_s,
-                headers=message.headers or None,
-            )
-        except NoRespondersError:
-            text = f"nobody listens on {message.subject!r}: no stream stores it, or logd is away"
-            return PublishRetry(UnavailableError(text))
-        except (NatsTimeoutError, TimeoutError):
+            await self._inbox.send(message.subject, payload, headers or None, on_reply)
+        except (Error, OSError) as error:
+            text = f"NATS: {error or type(error).__name__}"
+            return PublishRetry(NoAnswerError(text, cause="closed"))
+        return None
+
+    def _read(self, message: PendingPublish, reply: "Msg | None") -> PubAck | PublishRetry:
+        """Read the answer to a message, or that none came in time."""
+        if reply is None:
+            options = self._options
             text = f"no answer on {message.subject!r} within {options.ack_timeout_s:g} s"
             if options.stream is not None:
                 text += f"; does stream {options.stream!r} exist, and store this subject?"
             return PublishRetry(NoAnswerError(text, cause="silent"))
-        except MaxPayloadError:
-            raise _too_large(client.max_payload) from None
-        except (Error, OSError) as error:
-            text = f"NATS: {error or type(error).__name__}"
-            return PublishRetry(NoAnswerError(text, cause="closed"))
+        if reply.headers and reply.headers.get(_STATUS) == NO_RESPONDERS_STATUS:
+            text = f"nobody listens on {message.subject!r}: no stream stores it, or logd is away"
+            return PublishRetry(UnavailableError(text))
         return message.read(reply.data)
 
     def _expected_stream(self) -> dict[str, str]:
@@ -717,11 +787,34 @@ class Publisher:
         return {} if stream is None else {"Nats-Expected-Stream": stream}
 
     def _next_id(self) -> str:
-        self._count += 1
-        return f"{self._id}-{self._count}"
+        return f"{self._id}-{next(self._numbers)}"
 
 
-async def _all_acked(counts: Sequence[int], parts: Sequence[asyncio.Task[PubAck]]) -> PubAck:
+def _fail(ack: asyncio.Future[PubAck], error: LogdError) -> None:
+    if not ack.done():
+        ack.set_exception(error)
+
+
+def _answer(answer: "asyncio.Future[Msg | None]", reply: "Msg | None") -> None:
+    if not answer.done():  # its task was cancelled
+        answer.set_result(reply)
+
+
+def _hand_over(ack: asyncio.Future[PubAck], task: asyncio.Task[PubAck]) -> None:
+    """Give a task's end to those who wait for `ack`, unless that has ended before."""
+    if task.cancelled():
+        ack.cancel()
+        return
+    error = task.exception()
+    if ack.done():
+        return
+    if error is None:
+        ack.set_result(task.result())
+    else:
+        ack.set_exception(error)
+
+
+async def _all_acked(counts: Sequence[int], parts: Sequence[asyncio.Future[PubAck]]) -> PubAck:
     """The ack of a batch that was sent in parts, as of one message."""
     found = await asyncio.gather(*parts, return_exceptions=True)
     acks = [ack for ack in found if isinstance(ack, PubAck)]

@@ -479,7 +479,7 @@ class Follower:
         raft = self._raft
         match message.body:
             case AppendRequest() | Heartbeat() | SnapshotChunk():
-                self._hear(message.sender)
+                self._note_leader(message.sender)
                 self._take(message.sender, message.body)
             case TimeoutNow() if message.sender == self.leader and raft.may_campaign:
                 raft.campaign(pre=False, transfer=True)
@@ -506,7 +506,7 @@ class Follower:
     def persisted(self) -> None:
         """Something became durable: nothing to do but what the outbox does."""
 
-    def _hear(self, leader: NodeId) -> None:
+    def _note_leader(self, leader: NodeId) -> None:
         raft = self._raft
         if self.leader is None:
             self.leader = leader
@@ -788,8 +788,8 @@ class Replicator:
             return
         while not progress.is_paused:
             if progress.next > log.last_index and not even_empty:
-                told = progress.commit_sent >= log.committed
-                if told and progress.state is ProgressState.REPLICATE:
+                knows = progress.commit_sent >= log.committed
+                if knows and progress.state is ProgressState.REPLICATE:
                     return
             self._append(node, progress, self._raft.config.append_bytes_max)
             even_empty = False
@@ -857,13 +857,13 @@ class Transfer(Struct):
         tag: Tag of the event that requested it.
         target: The node that is to lead.
         deadline_ns: Time at which the leader gives it up.
-        told: The target has the whole log and was asked to stand for election.
+        asked: The target has the whole log and was asked to stand for election.
     """
 
     tag: int
     target: NodeId
     deadline_ns: int
-    told: bool = False
+    asked: bool = False
 
 
 class Leader:
@@ -950,7 +950,7 @@ class Leader:
             case AppendRejection():
                 self.replicator.rejected(node, message.body)
             case HeartbeatResponse(round_number):
-                self._heard(node, round_number)
+                self._confirm_round(node, round_number)
             case SnapshotResponse():
                 self.replicator.chunk_arrived(node, message.body)
             case _:
@@ -1034,7 +1034,7 @@ class Leader:
             if node != raft.config.node:
                 commit = min(raft.log.committed, replicator.progress[node].match)
                 raft.send(node, Heartbeat(commit, replicator.round), Needs.NOTHING)
-        if self.transfer and self.transfer.told:
+        if self.transfer and self.transfer.asked:
             raft.send_timeout_now(self.transfer.target)
         self._confirm_reads()
 
@@ -1100,26 +1100,26 @@ class Leader:
         """A member has more of the log: send on, and hand over if it was waited for."""
         raft, transfer = self._raft, self.transfer
         self.replicator.replicate(node)
-        if transfer is None or transfer.target != node or transfer.told:
+        if transfer is None or transfer.target != node or transfer.asked:
             return
         if self.replicator.progress[node].match == raft.log.last_index:
-            transfer.told = True
+            transfer.asked = True
             raft.send_timeout_now(node)
 
     def _give_transfer_up(self, transfer: Transfer) -> None:
         """The target is not there, or it was told and nothing followed.
 
-        Once told, it may still stand at any time, past every lease: a leader that went on would
+        Once asked, it may still stand at any time, past every lease: a leader that went on would
         have no lease for the rest of its term, so it ends that term instead.
         """
         raft = self._raft
         self.transfer = None
         error = BusyError(f"node {transfer.target} did not take over in time")
         raft.outbox.emit(Refused(transfer.tag, error))
-        if transfer.told:
+        if transfer.asked:
             raft.become_follower(raft.term, None)
 
-    def _heard(self, node: NodeId, round_number: int) -> None:
+    def _confirm_round(self, node: NodeId, round_number: int) -> None:
         progress = self.replicator.progress[node]
         if round_number > progress.acked_round:
             progress.acked_round = round_number

@@ -46,7 +46,7 @@ class CorruptRanges:
     @property
     def first(self) -> int | None:
         """The lowest damaged offset; None if there is none."""
-        return min((first for first, _ in self._ranges), default=None)
+        return min((first for first, _ in self._ranges), default=None) if self._ranges else None
 
     @property
     def end(self) -> int:
@@ -94,7 +94,7 @@ class CorruptRanges:
             for part in ((a, min(b, event.first)), (max(a, event.upto), b))
         ]
         self._ranges = [(a, b) for a, b in left if a < b]
-        self._forget_wish()
+        self._reset_request()
 
     def clip(self, start: int, end: int, *, cut: bool) -> None:
         """Forget what does not lie in [start, end) any more, as the log was cut or deleted."""
@@ -102,13 +102,13 @@ class CorruptRanges:
         clipped = [(a, b) for a, b in clipped if a < b]
         if cut or clipped != self._ranges:
             self._ranges = clipped
-            self._forget_wish()
+            self._reset_request()
 
     def next_deadline_ns(self) -> int | None:
         """Return when to ask a peer again; None: nothing is damaged."""
         return self._retry_ns if self._ranges else None
 
-    def _forget_wish(self) -> None:
+    def _reset_request(self) -> None:
         self._patching, self._retry_ns = False, None
 
 

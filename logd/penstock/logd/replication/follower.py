@@ -122,10 +122,10 @@ class Follower:
         self._log = log
         self._numbers = numbers
         self._settings = settings
-        self._wish = -1
+        self._pending = -1
         self._reported = -1
         self._known = log.high_watermark
-        self._heard = False
+        self._has_answer = False
         self._leader_start = self._deleting = log.start
         self._retry_ns: int | None = None
         self._dedup_due_ns: int | None = None
@@ -166,7 +166,7 @@ class Follower:
             case Stage.WAITING if self._retry_ns is not None and now_ns >= self._retry_ns:
                 return [self._ask()]
             case _ if isinstance(event, Written | Synced | DedupSaved):
-                return self._progressed(told=isinstance(event, DedupSaved))
+                return self._progressed(report=isinstance(event, DedupSaved))
             case _:
                 return []
 
@@ -192,7 +192,7 @@ class Follower:
         self._become(Stage.ASKING)
         self._retry_ns = None
         fetch = self._fetch(wants=True)
-        self._wish, self._reported = fetch.number, self._log.synced
+        self._pending, self._reported = fetch.number, self._log.synced
         assert self.view.leader is not None
         return SendFetch(self.view.leader, fetch)
 
@@ -209,7 +209,7 @@ class Follower:
             synced=log.synced if self.hole is None else min(log.synced, self.hole),
             whole=self.hole is None,
             wants=wants,
-            known=self._known if self._heard else None,
+            known=self._known if self._has_answer else None,
             settled=self._is_settled(),
             version=self.view.version,
         )
@@ -219,7 +219,7 @@ class Follower:
         empty = log.written == log.start and not log.is_short
         return empty and self.view.unclean_epoch <= log.agreed_epoch
 
-    def _progressed(self, *, told: bool) -> list[Effect]:
+    def _progressed(self, *, report: bool) -> list[Effect]:
         """The log has grown, or more of it is durable; or the leader is to hear at once."""
         effects: list[Effect] = []
         self._raise_high_watermark(effects)
@@ -227,14 +227,14 @@ class Follower:
         if self.stage is Stage.APPENDING and not self._log.busy:
             effects.append(self._ask())
         elif self.stage in (Stage.APPENDING, Stage.ASKING) and (
-            told or self._log.synced > self._reported
+            report or self._log.synced > self._reported
         ):
             effects += self.report()
         return effects
 
     def _answered(self, event: AnswerCame, now_ns: int) -> list[Effect]:
         answer = event.answer
-        if (answer.boot, answer.number) != (self._numbers.boot, self._wish):
+        if (answer.boot, answer.number) != (self._numbers.boot, self._pending):
             return []
         match answer:
             case Refused():
@@ -267,7 +267,7 @@ class Follower:
         if log.is_short and self.view.unclean_epoch > log.agreed_epoch:
             self._give_up(log.written, effects)  # what it has yet to get is not what was committed
         self._known = max(self._known, answer.high_watermark)
-        self._heard = True
+        self._has_answer = True
         if not answer.dedup_differs:
             self._dedup_due_ns = None
         elif self._dedup_due_ns is None:
@@ -379,7 +379,7 @@ class Follower:
     def _begin_cut(self) -> None:
         assert not self._log.busy
         self._become(Stage.CUTTING)
-        self._heard = False
+        self._has_answer = False
         self._dedup_due_ns = None
         self._log.cuts += 1
         self._log.cutting = True

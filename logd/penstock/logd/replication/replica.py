@@ -53,10 +53,12 @@ from penstock.logd.replication.events import (
     StorageFailed,
     Synced,
     Tell,
+    Written,
 )
 from penstock.logd.replication.follower import Follower, Numbers
 from penstock.logd.replication.follower import Stage as FollowerStage
 from penstock.logd.replication.leader import Leader
+from penstock.logd.replication.leader import Stage as LeaderStage
 from penstock.logd.replication.log_state import LogState
 
 
@@ -83,6 +85,9 @@ TRANSITIONS: Final[dict[type[State], set[type[State]]]] = {
     Follower: {Stopping, Leader, Follower, Failed, Idle},
     Failed: set(),
 }
+
+
+_ELECTABLE: Final = Electable()
 
 
 class Replica:
@@ -159,8 +164,22 @@ class Replica:
         return True
 
     def note_submitted(self, upto: int) -> None:
-        """Note `Submitted` where no other node has a replica, so that nothing follows from it."""
+        """Note `Submitted` of a leader; nothing follows from it until it is written."""
         self.log.submitted = max(self.log.submitted, upto)
+
+    def note_written(self, upto: int, cuts: int, now_ns: int) -> bool:
+        """Note `Written` if nothing follows from it here; its followers have something to fetch.
+
+        Returns:
+            Whether it is noted; if not, it has to be handled. `next_deadline_ns` may be earlier.
+        """
+        leads = isinstance(self.state, Leader) and self.state.stage is LeaderStage.LEADING
+        if not leads or self._holes:
+            return False
+        self.log.note(Written(upto, cuts))
+        assert isinstance(self.state, Leader)
+        self.state.watch_peers(now_ns)
+        return True
 
     def commit_alone(self, upto: int, cuts: int) -> bool:
         """Note `Synced` if only a higher high watermark follows from it.
@@ -322,6 +341,8 @@ class Replica:
 
     def _holds(self, view: LeaderAndIsr | None) -> Electable:
         """Return whether others may rely on this log alone."""
+        if not self._holes and not self.log.is_short:
+            return _ELECTABLE
         if self._holes and (view is None or view.isr != {self._node}):
             return Electable("hole", "its log has a damaged range")
         above = self._holes.end > self.log.high_watermark + 1
@@ -329,7 +350,7 @@ class Replica:
             return Electable("hole", "its log has a damaged range that may not be committed")
         if self.log.is_short:
             return Electable("diverged", "its log ends below what was committed")
-        return Electable()
+        return _ELECTABLE
 
     def _lead_with_what_there_is(self, view: LeaderAndIsr, effects: list[Effect]) -> None:
         """Take the loss that an unclean election has been ordered to take."""

@@ -67,11 +67,11 @@ class CatchUpPace:
 FETCHES_PER_REQUEST_MAX: Final = 1000
 """A request stays below 256 KiB. As many partitions at most are forgotten in it."""
 
-RESPONSES_UNTOLD_MAX: Final = 2
+RESPONSES_UNACKNOWLEDGED_MAX: Final = 2
 """Responses that were taken, for which alone no request is made: the next one says it, too. There
 soon is one when frames came."""
 
-RESPONSES_UNDER_WAY_MAX: Final = RESPONSES_UNTOLD_MAX + 2
+RESPONSES_UNDER_WAY_MAX: Final = RESPONSES_UNACKNOWLEDGED_MAX + 2
 """One is being taken while the next one is being sent; the others may have been taken untold."""
 
 MARK_WAIT_NS: Final = 25_000_000
@@ -126,7 +126,7 @@ class FetchSessionClient:
         self._forgotten: dict[PartitionId, None] = {}
         self._number = 0
         self._taken = 0
-        self._told_taken = 0
+        self._acknowledged = 0
 
     def __bool__(self) -> bool:
         return bool(self._states)
@@ -152,8 +152,12 @@ class FetchSessionClient:
 
     def request(self) -> Request | None:
         """Return the next request; None if there is nothing to send."""
-        untold = self._taken - self._told_taken
-        if not self._changed and not self._forgotten and untold <= RESPONSES_UNTOLD_MAX:
+        unacknowledged = self._taken - self._acknowledged
+        if (
+            not self._changed
+            and not self._forgotten
+            and unacknowledged <= RESPONSES_UNACKNOWLEDGED_MAX
+        ):
             return None
         keys, forgotten = _some(self._changed), _some(self._forgotten)
         for key in keys:
@@ -161,7 +165,7 @@ class FetchSessionClient:
         for key in forgotten:
             del self._forgotten[key]
         self._number += 1
-        self._told_taken = self._taken
+        self._acknowledged = self._taken
         fetches = tuple((key, self._states[key]) for key in keys)
         return Request(self._session, self._number, self._taken, fetches, tuple(forgotten))
 
@@ -181,13 +185,13 @@ class FetchSessionClient:
             Which: `AnswerLost` is due for each of them.
         """
         self._session = session
-        self._number = self._taken = self._told_taken = 0
+        self._number = self._taken = self._acknowledged = 0
         self._forgotten = {}
         self._changed = dict.fromkeys(self._states)
         return list(self._states)
 
 
-class _Told(Struct):
+class _SentState(Struct):
     """State that a follower was sent about one partition.
 
     Attributes:
@@ -203,13 +207,22 @@ class _Told(Struct):
     dedup_differs: bool = False
     mark_ns: int | None = None
 
-    def wished(self, fetch: Fetch) -> None:
+    def fetch_came(self, fetch: Fetch) -> None:
         """It wants frames, and says what it knows."""
         self.pending, self.framed = (fetch.boot, fetch.number), False
         if fetch.known is None:
             self.high_watermark, self.log_start, self.dedup_differs = -2, -1, False
         else:
             self.high_watermark = fetch.known
+
+    def is_news(self, answer: Frames) -> bool:
+        """Return whether an answer says what the follower neither knows nor will be told soon."""
+        return (
+            answer.upto > answer.offset
+            or (answer.high_watermark != self.high_watermark and self.mark_ns is None)
+            or answer.log_start != self.log_start
+            or answer.dedup_differs is not self.dedup_differs
+        )
 
 
 class FetchSessionHandler:
@@ -228,7 +241,7 @@ class FetchSessionHandler:
         self._session = session
         self._bytes_max = response_bytes_max
         self._pace = pace
-        self._told: dict[PartitionId, _Told] = {}
+        self._sent_states: dict[PartitionId, _SentState] = {}
         self._ready: dict[PartitionId, None] = {}
         self._once: dict[PartitionId, Answer] = {}
         self._paced: dict[PartitionId, None] = {}
@@ -238,6 +251,11 @@ class FetchSessionHandler:
         self._number = 0
         self._taken = 0
         self._left = 0
+
+    @property
+    def has_ready(self) -> bool:
+        """True if a partition may have news."""
+        return bool(self._ready)
 
     def took(self, request: Request) -> tuple[tuple[PartitionId, Fetch], ...]:
         """Take a request; every fetch in it is to be handed to its core: `FetchCame`.
@@ -253,29 +271,38 @@ class FetchSessionHandler:
         )
         self._requests, self._taken = request.number, request.taken
         for key in request.forgotten:
-            self._told.pop(key, None)
+            self._sent_states.pop(key, None)
             self._once.pop(key, None)
             self._ready.pop(key, None)
             self._paced.pop(key, None)
             self._marks.pop(key, None)
         for key, fetch in request.fetches:
-            told = self._told.setdefault(key, _Told())
+            sent_state = self._sent_states.setdefault(key, _SentState())
             if fetch.wants:
-                told.wished(fetch)
+                sent_state.fetch_came(fetch)
         return request.fetches
 
     def answer(self, key: PartitionId, answer: Answer) -> None:
         """A core has said `SendAnswer`. `Frames` are made again when their turn comes."""
-        if key not in self._told:
+        sent_state = self._sent_states.get(key)
+        if sent_state is None:
             return
         if not isinstance(answer, Frames):
             self._once[key] = answer
+        elif not sent_state.is_news(answer):
+            return
         self._ready[key] = None
 
     def touch(self, key: PartitionId) -> None:
         """The partition has grown, or its high watermark has risen: there may be news."""
-        if key in self._told:
+        if key in self._sent_states:
             self._ready[key] = None
+
+    def high_watermark_risen(self, key: PartitionId, now_ns: int) -> None:
+        """A partition's high watermark has risen, and it has not grown: that waits for frames."""
+        sent_state = self._sent_states.get(key)
+        if sent_state is not None and not sent_state.framed and sent_state.mark_ns is None:
+            sent_state.mark_ns = self._marks[key] = now_ns + MARK_WAIT_NS
 
     def begin(self, now_ns: int) -> bool:
         """Begin a response; return whether one may be sent now."""
@@ -316,7 +343,7 @@ class FetchSessionHandler:
         """Count the bytes of frames that were put into the response."""
         self._left -= size_bytes
         if isinstance(part.answer, Frames) and size_bytes:
-            self._told[part.key].framed = True
+            self._sent_states[part.key].framed = True
             if part.answer.catching_up:
                 self._pace.spend(size_bytes, now_ns)
 
@@ -333,9 +360,9 @@ class FetchSessionHandler:
         return min(times, default=None)
 
     def _frames(self, key: PartitionId, answer: Frames, now_ns: int) -> Part | None:
-        told = self._told[key]
-        if told.framed or told.pending != (answer.boot, answer.number):
-            self._unmark(key, told)
+        sent_state = self._sent_states[key]
+        if sent_state.framed or sent_state.pending != (answer.boot, answer.number):
+            self._unmark(key, sent_state)
             return None
         bytes_max = self._left if answer.upto > answer.offset else 0
         if bytes_max and answer.catching_up:
@@ -344,33 +371,36 @@ class FetchSessionHandler:
                 bytes_max = min(bytes_max, room)
                 if not room:
                     self._paced[key] = None
-        as_told = (answer.log_start, answer.dedup_differs) == (told.log_start, told.dedup_differs)
-        if not bytes_max and as_told:
-            risen = answer.high_watermark != told.high_watermark
-            if risen and self._is_waiting(key, told, now_ns):
+        as_sent = (answer.log_start, answer.dedup_differs) == (
+            sent_state.log_start,
+            sent_state.dedup_differs,
+        )
+        if not bytes_max and as_sent:
+            risen = answer.high_watermark != sent_state.high_watermark
+            if risen and self._is_waiting(key, sent_state, now_ns):
                 return None
             if not risen:
-                self._unmark(key, told)
+                self._unmark(key, sent_state)
                 return None
-        self._unmark(key, told)
-        told.high_watermark, told.log_start = answer.high_watermark, answer.log_start
-        told.dedup_differs = answer.dedup_differs
+        self._unmark(key, sent_state)
+        sent_state.high_watermark, sent_state.log_start = answer.high_watermark, answer.log_start
+        sent_state.dedup_differs = answer.dedup_differs
         return Part(key, answer, bytes_max)
 
-    def _is_waiting(self, key: PartitionId, told: _Told, now_ns: int) -> bool:
+    def _is_waiting(self, key: PartitionId, sent_state: _SentState, now_ns: int) -> bool:
         """Return whether a risen high watermark still waits for frames."""
-        if told.mark_ns is None:
-            told.mark_ns = self._marks[key] = now_ns + MARK_WAIT_NS
-        return now_ns < told.mark_ns
+        if sent_state.mark_ns is None:
+            sent_state.mark_ns = self._marks[key] = now_ns + MARK_WAIT_NS
+        return now_ns < sent_state.mark_ns
 
-    def _unmark(self, key: PartitionId, told: _Told) -> None:
-        told.mark_ns = None
+    def _unmark(self, key: PartitionId, sent_state: _SentState) -> None:
+        sent_state.mark_ns = None
         self._marks.pop(key, None)
 
     def _release_marks(self, now_ns: int) -> None:
         """All high watermarks that wait go now: one response carries many as easily as one."""
         for key in self._marks:
-            self._told[key].mark_ns = now_ns
+            self._sent_states[key].mark_ns = now_ns
             self._ready[key] = None
         self._marks.clear()
 

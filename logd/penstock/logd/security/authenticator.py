@@ -33,7 +33,7 @@ from penstock.logd.security.principal import (
 )
 from penstock.logd.security.renewal import Renewed
 
-_TOLD_PER_MINUTE: Final = 30
+_LOGGED_PER_MINUTE: Final = 30
 """Failures that are logged a minute; all of them are counted."""
 
 _SEARCH_S: Final = 15.0
@@ -90,8 +90,8 @@ class Authenticator:
         self._verified: dict[bytes, Identity] = {}
         self._verified_with = KeySet({})
         self._searching = 0  # on the event loop
-        self._told = 0
-        self._told_since_ns = 0
+        self._logged = 0
+        self._logged_since_ns = 0
 
     # Finding out who.
 
@@ -190,10 +190,10 @@ class Authenticator:
         self.on_failure(endpoint, error.reason, peer)
         with self._lock:
             now_ns = self._clock.monotonic_ns()
-            if now_ns - self._told_since_ns >= _MINUTE_NS:
-                self._told, self._told_since_ns = 0, now_ns
-            self._told += 1
-            if self._told > _TOLD_PER_MINUTE:
+            if now_ns - self._logged_since_ns >= _MINUTE_NS:
+                self._logged, self._logged_since_ns = 0, now_ns
+            self._logged += 1
+            if self._logged > _LOGGED_PER_MINUTE:
                 return
         _log.warning("authentication failed", endpoint=endpoint, reason=error.reason, peer=peer)
 

@@ -368,7 +368,7 @@ class _Standing:
     def keys(self) -> KeySet:
         return _EMPTY if self.stale else self._keys
 
-    def told(self, problem: str) -> str:
+    def describe(self, problem: str) -> str:
         """A problem, with what it has come to."""
         if not self.stale:
             return problem
@@ -403,7 +403,7 @@ class FileKeys:
 
     @property
     def problem(self) -> str:
-        return self._standing.told(self._held.problem)
+        return self._standing.describe(self._held.problem)
 
     def look(self, *, anyway: bool = False) -> None:
         self._held.look(anyway=anyway)
@@ -460,7 +460,7 @@ class UrlKeys:
 
     @property
     def problem(self) -> str:
-        return self._standing.told(self._problem)
+        return self._standing.describe(self._problem)
 
     def look(self, *, anyway: bool = False) -> None:
         self._ask(0 if anyway else int(REFRESH_S_MIN * 1e9) if self._problem else self._refresh_ns)

@@ -22,43 +22,43 @@ class DamagedRanges:
 
     Args:
         ranges: Known ranges.
+
+    Attributes:
+        ranges: The ranges.
     """
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self._lock = threading.Lock()
-        self._ranges: list[Range] = []
+        self.ranges: list[Range] = []
         for first, upto in ranges:
             self.add(first, upto)
-
-    def __bool__(self) -> bool:
-        return bool(self._ranges)
 
     def add(self, first: int, upto: int) -> None:
         """Note that [first, upto) cannot be read; it is united with what it overlaps."""
         if first >= upto:
             return
         with self._lock:
-            apart = [(a, b) for a, b in self._ranges if b <= first or upto <= a]
-            for a, b in self._ranges:
+            apart = [(a, b) for a, b in self.ranges if b <= first or upto <= a]
+            for a, b in self.ranges:
                 if a < upto and first < b:
                     first, upto = min(a, first), max(b, upto)
-            self._ranges = sorted([*apart, (first, upto)])
+            self.ranges = sorted([*apart, (first, upto)])
 
     def cut(self, end: int) -> None:
         """Forget what lies at or above `end`: it is gone."""
         with self._lock:
-            self._ranges = [(a, min(b, end)) for a, b in self._ranges if a < end]
+            self.ranges = [(a, min(b, end)) for a, b in self.ranges if a < end]
 
     def remove(self, first: int, upto: int) -> None:
         """Forget what lies in [first, upto): it can be read again."""
         with self._lock:
-            left = [(a, min(b, first)) for a, b in self._ranges]
-            right = [(max(a, upto), b) for a, b in self._ranges]
-            self._ranges = sorted({(a, b) for a, b in (*left, *right) if a < b})
+            left = [(a, min(b, first)) for a, b in self.ranges]
+            right = [(max(a, upto), b) for a, b in self.ranges]
+            self.ranges = sorted({(a, b) for a, b in (*left, *right) if a < b})
 
     def within(self, start: int, end: int) -> list[Range]:
         """Return the parts of the ranges in [start, end)."""
-        clipped = [(max(a, start), min(b, end)) for a, b in self._ranges]
+        clipped = [(max(a, start), min(b, end)) for a, b in self.ranges]
         return [(a, b) for a, b in clipped if a < b]
 
 

@@ -25,9 +25,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from penstock.base.clock import BlockingClock
-from penstock.base.files import atomic_write
+from penstock.base.files import atomic_write, atomic_writer
 from penstock.router.errors import BadOptionError
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.read.offsets import Offsets, offsets_from_json
@@ -36,7 +37,14 @@ from penstock.service.data_format import DataFormat
 
 DATA_FORMAT: Final = DataFormat("router")
 _LOCK_POLL_S: Final = 0.1
-_OFFSET_LOG_VERSION: Final = "v1"
+_LOG_VERSION: Final = "v1"
+"""That of Spark's logs of offsets and of commits."""
+_COMMIT: Final = 'v1\n{"nextBatchWatermarkMs":0}'
+"""What Spark notes of a batch that has ended, without watermarks."""
+
+BATCHES_KEPT: Final = 20
+"""Batches that Spark and `note_done` keep of a sink's checkpoint."""
+
 _UNFINISHED: Final = re.compile(r"\.+\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
@@ -55,7 +63,7 @@ class CheckpointDamagedError(ServiceError):
 _FOR_THE_OPERATOR: Final = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError,
 )  # fmt: skip
-"""Errors of a file that do not pass."""
+"""Errors of a file that last until the operator acts."""
 
 
 class JobLock:
@@ -162,9 +170,37 @@ def offsets_in_work(spark_checkpoint: Path) -> tuple[int, Offsets] | None:
     return batch, planned_offsets(spark_checkpoint, batch)
 
 
+def is_done(spark_checkpoint: Path, batch: int) -> bool:
+    """Return whether a batch is noted as done."""
+    return (spark_checkpoint / "commits" / str(batch)).exists()
+
+
+def next_batch(spark_checkpoint: Path) -> int:
+    """The number of the batch after those that were planned."""
+    return max(_batches_in(spark_checkpoint / "offsets"), default=-1) + 1
+
+
 def _newest_of(spark_checkpoint: Path, name: str) -> int | None:
     with _readable(spark_checkpoint / name):
         return _newest(spark_checkpoint / name)
+
+
+def check_spark_files(spark_checkpoint: Path) -> None:
+    """Check that Spark's checkpoint of a sink is of the form that is read and written here.
+
+    Raises:
+        CheckpointVersionError: Another version of Spark wrote it.
+        CheckpointDamagedError: A file is not what it should be.
+        UnavailableError: It cannot be read now.
+    """
+    for name in ("offsets", "commits"):
+        batch = _newest_of(spark_checkpoint, name)
+        if batch is not None:
+            _lines_of(spark_checkpoint / name / str(batch))
+    about = spark_checkpoint / "metadata"
+    with _readable(about):
+        if about.exists() and not isinstance(json.loads(about.read_text())["id"], str):
+            raise ValueError("its id is no text")
 
 
 def clear_unfinished(spark_checkpoint: Path) -> None:
@@ -181,26 +217,76 @@ def clear_unfinished(spark_checkpoint: Path) -> None:
 
 def discard_planned(spark_checkpoint: Path, batch: int) -> None:
     """Have Spark plan a batch again that has not ended. No query may run meanwhile."""
-    if not (spark_checkpoint / "commits" / str(batch)).exists():
-        for name in (str(batch), f".{batch}.crc"):
-            (spark_checkpoint / "offsets" / name).unlink(missing_ok=True)
+    if not is_done(spark_checkpoint, batch):
+        _remove_of_batch(spark_checkpoint / "offsets", batch)
+
+
+def copy_planned(read_by: Path, batch: int, spark_checkpoint: Path, number: int) -> None:
+    """Note in a sink's checkpoint a batch that another sink's query has planned.
+
+    The sink's own query, if the batch does not end, repeats it as if it had planned it. Like Spark,
+    this does not sync files.
+
+    Args:
+        read_by: Checkpoint of the query that has planned the batch.
+        batch: Its number there.
+        spark_checkpoint: The sink's checkpoint.
+        number: Its number here: the one behind the last.
+    """
+    about = spark_checkpoint / "metadata"
+    if not about.exists():
+        atomic_write(about, json.dumps({"id": str(uuid4())}), durable=False, parents=True)
+    planned = (read_by / "offsets" / str(batch)).read_bytes()
+    _write_of_batch(spark_checkpoint / "offsets", number, planned)
+
+
+def note_done(spark_checkpoint: Path, number: int) -> None:
+    """Note in a sink's checkpoint that a batch of `copy_planned` has ended, as Spark does."""
+    _write_of_batch(spark_checkpoint / "commits", number, _COMMIT.encode())
+    for name in ("offsets", "commits"):
+        directory = spark_checkpoint / name
+        for batch in _batches_in(directory):
+            if batch <= number - BATCHES_KEPT:
+                _remove_of_batch(directory, batch)
+
+
+def _write_of_batch(directory: Path, batch: int, content: bytes) -> None:
+    (directory / f".{batch}.crc").unlink(missing_ok=True)  # of an earlier file of that name
+    unfinished = directory / f".{batch}.{uuid4()}.tmp"  # a name that `clear_unfinished` knows
+    with atomic_writer(
+        directory / str(batch), temporary=unfinished, durable=False, parents=True
+    ) as file:
+        file.write(content)
+
+
+def _remove_of_batch(directory: Path, batch: int) -> None:
+    for name in (str(batch), f".{batch}.crc"):
+        (directory / name).unlink(missing_ok=True)
 
 
 def planned_offsets(spark_checkpoint: Path, batch: int) -> Offsets:
     """The position behind a batch, which Spark notes before it begins with it."""
     path = spark_checkpoint / "offsets" / str(batch)
+    lines = _lines_of(path)
+    with _readable(path):
+        return offsets_from_json(json.loads(lines[2]))
+
+
+def _lines_of(path: Path) -> list[str]:
+    """Return the lines of a file of Spark's logs; the first one is the log's version."""
     with _readable(path):
         lines = path.read_text().splitlines()
         version = lines[0]
-    if version != _OFFSET_LOG_VERSION:
+    if version != _LOG_VERSION:
         raise CheckpointVersionError(
-            f"{path}: an offset log of version {version!r}; this router reads"
-            f" {_OFFSET_LOG_VERSION!r}: another version of Spark wrote it",
-            fix="run the job with the pyspark that wrote it until it has caught up, then begin"
-            " again with an empty checkpoint_dir and starting_offsets as `committed` in the status",
+            f"{path}: a log of {path.parent.name} of version {version!r}; this router reads"
+            f" {_LOG_VERSION!r}: another version of Spark wrote it, or another setting of"
+            " spark.conf",
+            fix="run the job with the pyspark and the spark.conf that wrote it until it has caught"
+            " up, then begin again with an empty checkpoint_dir and starting_offsets as"
+            " `committed` in the status",
         )
-    with _readable(path):
-        return offsets_from_json(json.loads(lines[2]))
+    return lines
 
 
 @contextmanager
@@ -218,7 +304,7 @@ def _readable(path: Path) -> Iterator[None]:
                 fix="look at the disk or share that checkpoint_dir is on; it may pass",
             ) from None
         raise _damaged(path, error) from None
-    except (ValueError, IndexError, RecursionError, BadOptionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError, BadOptionError) as error:
         raise _damaged(path, error) from None
 
 
@@ -232,8 +318,10 @@ def _damaged(path: Path, error: Exception) -> CheckpointDamagedError:
 
 
 def _newest(directory: Path) -> int | None:
+    return max(_batches_in(directory), default=None)
+
+
+def _batches_in(directory: Path) -> list[int]:
     if not directory.is_dir():
-        return None
-    return max(
-        (int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()), default=None
-    )
+        return []
+    return [int(entry.name) for entry in directory.iterdir() if entry.name.isdigit()]

@@ -125,28 +125,37 @@ def _can_be_named(key: str) -> bool:
 
 _BLANK: Final = r"[ \t\r\n]"
 
-_decode_map: Final = msgspec.json.Decoder(dict[str, msgspec.Raw] | None).decode
 
-
-def _map_or_none(text: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        return _decode_map(text) or {}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+def _decoded(texts: list[bytes]) -> list[dict[str, msgspec.Raw]]:
+    """Return the JSON objects; empty where a text is none."""
+    left = iter(texts)
+    found: list[dict[str, msgspec.Raw]] = []
+    while len(found) < len(texts):
+        try:
+            found.extend(map(_keys_of, left))  # as in `Decoder.decode`
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found.append({})
+    return found
 
 
 def maps(texts: pa.Array) -> pa.Array:
     """JSON objects as maps of text; a nested value is its JSON."""
-    found = list(map(_map_or_none, texts.to_pylist()))
+    found = _decoded(texts.to_pylist())
     offsets: list[int | None] = list(accumulate(map(len, found), initial=0))
     for absent in pc.indices_nonzero(pc.invert(pc.starts_with(texts, b"{"))).to_pylist():
         offsets[absent] = None
-    items = list(map(bytes, chain.from_iterable(map(dict.values, found))))
     return pa.MapArray.from_arrays(
         pa.array(offsets, pa.int32()),
         pa.array(list(chain.from_iterable(found)), pa.string()),
-        _plain_texts(pa.array(items, pa.binary())),
+        _plain_texts(_texts_of(list(chain.from_iterable(map(dict.values, found))))),
     )
+
+
+def _texts_of(raws: Sequence[msgspec.Raw]) -> pa.Array:
+    """Return the JSON of values as a column of bytes, without an object of Python for each."""
+    offsets = pa.array(accumulate(map(len, raws), initial=0), pa.int32())
+    buffers = [None, offsets.buffers()[1], pa.py_buffer(b"".join(raws))]
+    return pa.Array.from_buffers(pa.binary(), len(raws), buffers)
 
 
 def _plain_texts(texts: pa.Array) -> pa.Array:
@@ -162,7 +171,10 @@ def _plain_texts(texts: pa.Array) -> pa.Array:
 def compact(texts: pa.Array, is_json: pa.Array) -> pa.Array:
     """Lists and objects without blanks, as Spark's own functions write them."""
     is_nested = pc.or_(pc.starts_with(texts, b"{"), pc.starts_with(texts, b"["))
-    loose = pc.and_(pc.and_(is_json, is_nested), pc.match_substring_regex(texts, _BLANK))
+    is_nested = pc.and_(is_json, is_nested)
+    if not pc.any(is_nested, min_count=0).as_py():
+        return texts
+    loose = pc.and_(is_nested, pc.match_substring_regex(texts, _BLANK))
     return _replaced(texts, loose, texts, _without_blanks)
 
 
@@ -447,7 +459,7 @@ class Rows:
     def texts(self, key: str) -> pa.Array:
         """The JSON of a key whose value is kept as such."""
         if key not in self._texts:
-            self._texts[key] = pa.array(list(map(bytes, self._values(key))), pa.binary())
+            self._texts[key] = _texts_of(self._values(key))
         return self._texts[key]
 
     def column(self, name: str) -> pa.Array:
@@ -466,7 +478,8 @@ class Rows:
             found, indices = self._maps_of(key)
             if len(field.path) == 2:
                 found = pc.map_lookup(found, field.path[1], "first")
-            return found.take(indices)
+            # Where all are different, they are in the order of the rows already.
+            return found if len(found) == len(indices) else found.take(indices)
         if field.neutral == "json":
             texts = self.texts(key)
             texts = pc.if_else(pc.equal(texts, NULL_TEXT), None, texts)

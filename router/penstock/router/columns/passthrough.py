@@ -24,7 +24,7 @@ of `_passthrough` and of the verdicts, in the same order, and `unpack` puts both
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -110,7 +110,7 @@ def lost_of(rows: pa.Table) -> int:
     return sum(_LOST.unpack(value)[1] for value in told)
 
 
-def whole_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def whole_values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows of a task, in tables that end where a packed batch does.
 
     Args:
@@ -142,8 +142,8 @@ class Unpacking:
         passed_through: Schema of the columns that went past Spark.
         columns: Names of the columns to return.
         beside: Names of other columns that Spark has made for each row.
-        once: Name of a column in which no two rows that follow one another are alike; none: that
-            is not looked at.
+        once: Name of a column in which no two rows that follow one another are alike; None: there
+            is none, because no step can make several rows of one.
     """
 
     verdict: str
@@ -152,22 +152,52 @@ class Unpacking:
     beside: tuple[str, ...] = ()
     once: str | None = None
 
-    def rows(self, table: pa.Table) -> pa.Table:
-        """The rows that are wanted, of what Spark has made.
+    def tables(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Cut the rows of a task into tables for `rows`, each of whole packed batches.
+
+        Args:
+            batches: All rows that Spark has made in the task, cut anywhere.
 
         Raises:
             RepeatedRowError: Spark has made several rows of one.
         """
-        if self.once is not None:
-            values = table.column(self.once)
-            same = pc.equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
-            if pc.any(same, min_count=0).as_py():
-                raise RepeatedRowError(
-                    "a LEFT JOIN finds several rows of its table for one record: let the table have"
-                    " one row for each key"
-                )
+        # A repeated row may carry a packed batch, so the rows are compared before they are cut.
+        return whole_values(batches if self.once is None else _each_once(batches, self.once))
+
+    def rows(self, table: pa.Table) -> pa.Table:
+        """Return the rows that are wanted, of a table of `tables`."""
         rows = unpack(table, self.verdict, self.passed_through, self.beside)
         return rows.select(self.columns)
+
+    def collected(self, table: pa.Table) -> pa.Table:
+        """Return the rows that are wanted, of all rows that Spark has made.
+
+        Raises:
+            RepeatedRowError: Spark has made several rows of one.
+        """
+        parts = [self.rows(it) for it in self.tables(table.to_batches())]
+        return pa.concat_tables(parts) if parts else self.rows(table)
+
+
+def _each_once(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches, unless two rows that follow one another are alike in a column."""
+    before: pa.Array | None = None
+    for batch in batches:
+        values = batch.column(name)
+        if before is not None:
+            values = pa.concat_arrays([before, values])
+        if pc.any(pc.equal(values[1:], values[:-1]), min_count=0).as_py():
+            raise repeated_row()
+        before = values[-1:]
+        yield batch
+
+
+def repeated_row() -> RepeatedRowError:
+    """Return the error for a record of which a join has made several rows."""
+    return RepeatedRowError(
+        "a LEFT JOIN finds several rows of its table for one record: let the table have one row"
+        " for each key"
+    )
 
 
 def unpack(rows: pa.Table, verdict: str, schema: pa.Schema, beside: Sequence[str] = ()) -> pa.Table:
@@ -180,29 +210,66 @@ def unpack(rows: pa.Table, verdict: str, schema: pa.Schema, beside: Sequence[str
         schema: Schema of the columns that went past Spark.
         beside: Names of other columns that Spark has made for each row.
     """
-    values = rows.column(PASSTHROUGH)  # not combined: all of them may be more than an array holds
     said = rows.select([verdict, *beside]).combine_chunks()
+    parts = [_beside(schema.empty_table(), said.slice(0, 0))]
+    for value, mine in _packed_batches(rows, said):
+        unwanted = mine.column(0).null_count
+        if unwanted == mine.num_rows:
+            continue
+        part = _read(value, schema)
+        part = _beside(part, _for_each_row(mine, part.num_rows))
+        parts.append(part.filter(pc.is_valid(part.column(verdict))) if unwanted else part)
+    return pa.concat_tables(parts)
+
+
+def unpack_for_each(
+    rows: pa.Table, verdicts: Sequence[str], schema: pa.Schema, name: str
+) -> list[pa.Table]:
+    """Return the rows that each of several verdicts wants; each packed batch is read once.
+
+    Args:
+        rows: As of `unpack`, with a column for each verdict.
+        verdicts: Names of the columns; NULL for what is not wanted.
+        schema: Schema of the columns that went past Spark.
+        name: Name that the column of a verdict has in its own rows.
+    """
+    said = rows.select(list(verdicts)).combine_chunks()
+    found: list[list[pa.Table]] = []
+    for verdict in said.columns:
+        field = pa.field(name, verdict.type)
+        found.append([schema.empty_table().append_column(field, verdict.slice(0, 0))])
+    for value, mine in _packed_batches(rows, said):
+        if all(column.null_count == mine.num_rows for column in mine.columns):
+            continue
+        part = _read(value, schema)
+        numbers = _for_each_row(mine, part.num_rows).columns
+        for parts, verdict in zip(found, numbers, strict=True):
+            its = part.append_column(pa.field(name, verdict.type), verdict)
+            parts.append(its.filter(pc.is_valid(verdict)) if verdict.null_count else its)
+    return [pa.concat_tables(parts) for parts in found]
+
+
+def _packed_batches(rows: pa.Table, said: pa.Table) -> Iterator[tuple[pa.Buffer, pa.Table]]:
+    """Yield each packed batch, whole, and what was said of its rows or of all of them in one."""
+    values = rows.column(PASSTHROUGH)  # not combined: all of them may be more than an array holds
     starts = pc.indices_nonzero(pc.is_valid(values)).to_pylist()
     assert starts[:1] == [0][: rows.num_rows], "a batch begins with what it carries"
-    parts = [_beside(schema.empty_table(), said.slice(0, 0))]
     before = list[pa.Buffer]()
     for start, end in pairwise([*starts, rows.num_rows]):
-        value, mine = values[start].as_buffer(), said.slice(start, end - start)
+        value = values[start].as_buffer()
         mark = _mark_of(value)
         if mark == _PART_MARK:
             before.append(value[_MARK_BYTES:])
             continue
         if mark == _LAST_PART_MARK:
             value, before = pa.py_buffer(b"".join([*before, value[_MARK_BYTES:]])), []
-        unwanted = mine.column(0).null_count
-        if unwanted == mine.num_rows or mark == _LOST_MARK:
-            continue
-        part = _read(value, schema)
-        if mine.num_rows == 1:
-            mine = mine.take(pa.repeat(pa.scalar(0, pa.int64()), part.num_rows))
-        part = _beside(part, mine)
-        parts.append(part.filter(pc.is_valid(mine.column(0))) if unwanted else part)
-    return pa.concat_tables(parts)
+        if mark != _LOST_MARK:
+            yield value, said.slice(start, end - start)
+
+
+def _for_each_row(said: pa.Table, rows: int) -> pa.Table:
+    """What was said of each row, where one row may stand for all."""
+    return said if said.num_rows != 1 else said.take(pa.repeat(pa.scalar(0, pa.int64()), rows))
 
 
 def _beside(rows: pa.Table, others: pa.Table) -> pa.Table:

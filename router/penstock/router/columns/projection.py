@@ -54,14 +54,6 @@ class Projection:
     versions: SpecVersions = field(default_factory=SpecVersions)
     passed_through: tuple[Column, ...] = ()
 
-    @property
-    def known_by(self) -> str:
-        """Text that only projections with the same rows share, in every process of a job."""
-        columns = [[column.name for column in some] for some in (self.columns, self.passed_through)]
-        versions = self.versions
-        known = (sorted(versions.majors.items()), sorted(versions.upcast), versions.modules)
-        return repr((self.view.name, columns, self.only, known))
-
     def narrowed(self, only: Filter | None) -> "Projection":
         """Return the projection with a further condition."""
         return replace(self, only=both(self.only, only))

@@ -38,7 +38,7 @@ PAUSE_S: Final = 60.0
 """Seconds between two waits for what is away, and between two warnings."""
 
 CHUNK_RECORDS: Final = 256
-"""Letters under way at once: with a wait for each, no batch waits long for many that fail."""
+"""Maximum dead letters in flight; they share one wait, so that many failures cost no more time."""
 
 _FIX: Final = "penstock router dlq publish JOB sends the files' dead letters to the stream later"
 

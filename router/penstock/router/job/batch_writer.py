@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from penstock.router.columns.json_objects import NESTED_MAX
-from penstock.router.columns.passthrough import Unpacking
 from penstock.router.columns.schema import MARKS, view
 from penstock.router.deadletters.writer import Reason, send_malformed_to_dlq, send_to_dlq
 from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.router.job.config import JobConfig
-from penstock.router.job.route_task import RouteSteps, RouteTask, TaskResult, bytes_of
+from penstock.router.job.route_task import RoutePart, RouteSteps, TaskResult, bytes_of
+from penstock.router.read.offsets import StreamPartition
 from penstock.router.sinks import Sink, SinkContext, TaskSink
 from penstock.router.transforms import Again, Chain
 
@@ -76,10 +76,10 @@ class BatchWriter:
         self._sink = sink
         self._context = context
         self.steps = route_steps(job, sink, context, again=again)
-        limit = job.sinks[context.sink].rate_limit
+        self._limit = job.sinks[context.sink].rate_limit
         self._rate_limiter = RateLimiter(
-            records_per_s=limit.records_per_s,
-            bytes_per_s=limit.bytes_per_s,
+            records_per_s=self._limit.records_per_s,
+            bytes_per_s=self._limit.bytes_per_s,
             now_ns=context.clock.monotonic_ns(),
         )
 
@@ -101,32 +101,51 @@ class BatchWriter:
         if prepared.refused.num_rows:
             send_to_dlq(prepared.refused, _NOT_A_RECORD, self._context)
         self._count([prepared.counts])
-        if not prepared.rows.num_rows:
-            self._tell("write_nothing")
-            return
-        self._wait_for_turn()
-        self._book(prepared.rows.num_rows, bytes_of(prepared.rows))
+        if prepared.rows.num_rows:
+            self._wait_for_turn()
+            self._book(prepared.rows.num_rows, bytes_of(prepared.rows))
         self._sink.write(prepared.rows)
 
-    def task(
-        self, unpacking: Unpacking, batch: int, own_subjects: frozenset[str] | None
-    ) -> RouteTask | None:
-        """Return the task that Spark runs on the rows of a batch, to be committed afterwards.
+    @property
+    def writes_in_tasks(self) -> bool:
+        """True if tasks write; else the driver must, for the sink or a transform keeps state."""
+        return isinstance(self._sink, TaskSink) and not self.steps.keeps_state
 
-        The arguments are those of `RouteTask`.
+    @property
+    def may_share(self) -> bool:
+        """True if the sink can get its rows by tasks that other sinks share."""
+        limit = self._limit
+        is_limited = limit.records_per_s is not None or limit.bytes_per_s is not None
+        shares = isinstance(self._sink, TaskSink) and self._sink.shares_tasks
+        return shares and self.writes_in_tasks and not self.keeps_order and not is_limited
+
+    def part(
+        self,
+        batch: int,
+        own_subjects: frozenset[str] | None,
+        begins: Mapping[StreamPartition, int] | None = None,
+    ) -> RoutePart | None:
+        """Return the sink's part of the tasks of a batch, to be committed afterwards.
+
+        Args:
+            batch: The batch's number.
+            own_subjects: The same as in `RoutePart`.
+            begins: Likewise, of tasks that other sinks share; None: no other shares them.
 
         Returns:
-            None: the driver must process the rows, for the sink writes there, or a transform keeps
-            state between batches.
+            None: it does not write in tasks.
 
         Raises:
             StoppedError: The job ends before it is the sink's turn.
         """
-        if not isinstance(self._sink, TaskSink) or self.steps.keeps_state:
+        if not self.writes_in_tasks:
             return None
+        assert isinstance(self._sink, TaskSink)
         self._wait_for_turn()
         self._sink.begin()
-        return RouteTask(unpacking, self.steps, self._sink.writer(), batch, own_subjects)
+        if begins is None:
+            return RoutePart(self.steps, self._sink.writer(), batch, own_subjects)
+        return RoutePart(self.steps, self._sink.shared_writer(), batch, own_subjects, begins)
 
     @property
     def publishes_in_tasks(self) -> bool:
@@ -158,11 +177,7 @@ class BatchWriter:
         if refused:
             send_to_dlq(pa.concat_tables(refused), _NOT_A_RECORD, self._context)
         self._count(it.counts for it in results)
-        records = sum(it.records for it in results)
-        if not records:
-            self._sink.write_nothing()
-            return
-        self._book(records, sum(it.size for it in results))
+        self._book(sum(it.records for it in results), sum(it.size for it in results))
         originals = [it.originals for it in results if it.originals is not None]
         if originals:
             self._context.originals.table = pa.concat_tables(originals)

@@ -154,7 +154,7 @@ class Trigger(Settings):
     """Interval and size of the batches of a sink's query."""
 
     interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
-    max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 200_000
     max_bytes: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 33_554_432
     min_offsets_per_trigger: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     max_trigger_delay_s: Annotated[int, Field(ge=1, le=604_800)] = 900
@@ -188,7 +188,6 @@ class Source(Settings):
     cursors: bool = True
     min_partitions: Annotated[int, Field(ge=1, le=1024)] = 1
     assign: Annotated[dict[str, list[int]], AfterValidator(_assigned)] | None = None
-    max_shared_bytes: Annotated[int, Field(ge=0, le=8_589_934_592)] = 67_108_864
     subject: Annotated[str, AfterValidator(_subject)] | None = None
     read_from: Literal["leader", "replica"] = "leader"
     rack: Annotated[str, Field(pattern=r"^\S(.{0,62}\S)?$")] | None = None

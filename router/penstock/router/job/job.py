@@ -1,4 +1,4 @@
-"""A job: one query for each sink, their progress, its cursors in logd, and an orderly end.
+"""A job: its sinks' queries, their progress, its cursors in logd, and an orderly end.
 
 How far each sink has come, told to logd as cursors: the consumer is `JOB/SINK`.
 
@@ -8,7 +8,7 @@ other reader. The cursors are for people: a job goes on from its checkpoint, nev
 
 import json
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +24,7 @@ from penstock.base.files import atomic_write
 from penstock.logd.client import Cursor, LogClient
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.limits import CURSORS_PER_REQUEST_MAX
+from penstock.router.checkpoint.local import check_spark_files
 from penstock.router.checkpoint.manager import CheckpointManager
 from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
@@ -31,19 +32,19 @@ from penstock.router.errors import LogUnavailableError
 from penstock.router.job.config import JobConfig
 from penstock.router.job.maintenance import MaintenanceThreads
 from penstock.router.job.permissions import require_room_for_dead_letters
-from penstock.router.job.query import SinkQuery
 from penstock.router.job.routes import check_routes
 from penstock.router.job.starting_offsets import first_state, starting_offsets
 from penstock.router.read.logd_reader import LogdReader, LogState
 from penstock.router.read.offset_spec import Goal
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition
-from penstock.router.read.shared.directory import Sharing
 from penstock.router.replay.bounded_run import BoundedRun
 from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.router.replay.service import PATH, ReplayRequest, ReplayService
 from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.spark.session import HeapExhaustedError, Session
+from penstock.router.streaming.query import SinkQuery
+from penstock.router.streaming.query_groups import QueryGroups
 from penstock.router.telemetry import Meter, StatusCollector
 from penstock.router.trace.service import TRACE_PATH, TraceService
 from penstock.service import (
@@ -208,7 +209,7 @@ class Job:
         registry = CollectorRegistry()
         registry.register(StatusCollector(self.status))
         self._contexts: dict[str, SinkContext] = {}
-        self._sharing: Sharing | None = None
+        self._groups: QueryGroups | None = None
         self._budget = HeapBudget(config.spark, config.working_dir / "out_of_memory.json")
         self._replays = ReplayService(
             config, self._clock, deliver=self._deliver_dead_letters, reopen=self._open_sink
@@ -233,6 +234,8 @@ class Job:
 
         Raises:
             ConfigError: A stream, a route or a sink cannot be used.
+            CheckpointVersionError: Another version of Spark wrote a sink's checkpoint.
+            CheckpointDamagedError: A file of it is not what it should be.
             UnavailableError: logd or a Java is missing, or an address is taken.
         """
         config = self._config
@@ -252,6 +255,8 @@ class Job:
         ends = {at: span.end for at, span in state.readable.items()}
         self._goal = Goal(ends, state.stream_ids, state.written)
         self._contexts = {name: self._context(name, starting) for name in config.sinks}
+        for context in self._contexts.values():
+            check_spark_files(context.state_dir / "spark")
         sinks = [self._open_sink(name) for name in self._contexts]
         log.info("spark_starting", master=config.spark.master, work_dir=str(config.working_dir))
         self._session = Session.start(
@@ -261,8 +266,6 @@ class Job:
             return
         with self._session.alive():
             check_routes(config, self._session.spark)
-        self._sharing = Sharing.begin(config)
-        shared = self._sharing.options if self._sharing else {}
         if config.trigger.max_bytes > self._budget.largest:
             log.warning(
                 "batch_size_reduced",
@@ -270,7 +273,8 @@ class Job:
                 reason="spark.driver_memory has no room for more: raise it, or lower max_bytes",
             )
         for sink, context in zip(sinks, self._contexts.values(), strict=True):
-            self._queries.append(SinkQuery(config, sink, context, starting, shared, self._budget))
+            self._queries.append(SinkQuery(config, sink, context, starting, self._budget))
+        self._groups = QueryGroups(self._queries, config.trigger.max_records, self._clock)
         self._maintenance = MaintenanceThreads(dict(zip(self._contexts, sinks, strict=True)))
         self._write_endpoints()
         self._home.persist_between_batches(self._persist_idle_queries)
@@ -298,9 +302,9 @@ class Job:
 
     def _look_after(self, spark: SparkSession) -> None:
         self._replays.poll({query.name: query for query in self._queries})
-        for query in self._queries:
-            query.poll(spark)
         assert self._session is not None
+        assert self._groups is not None
+        self._groups.poll(spark)
         self._cluster_problem = self._session.executors_missing(self._clock.monotonic_ns())
         if self._look_at_log() and self._positions is not None:
             self._positions.publish({query.name: query.position() for query in self._queries})
@@ -366,13 +370,12 @@ class Job:
         deadline_ns = self._clock.monotonic_ns() + int(self._config.drain_timeout_s * 1e9)
         busy = list(self._queries)
         while busy and self._clock.monotonic_ns() < deadline_ns:
-            for query in [query for query in busy if not query.writes]:
-                query.stop()
-                busy.remove(query)
+            stopping = [query for query in busy if not query.writes]
+            _stop(stopping)
+            busy = [query for query in busy if query not in stopping]
             if busy:
                 self._clock.sleep(_DRAIN_POLL_S)
-        for query in busy:
-            query.stop()
+        _stop(busy)
         left_s = max(0, deadline_ns - self._clock.monotonic_ns()) / 1e9
         replaying = self._replays.join(left_s)
         if self._positions is not None:
@@ -396,8 +399,6 @@ class Job:
         self._replays.end()
         if self._session is not None:
             self._session.close()
-        if self._sharing is not None:
-            self._sharing.end()
         replaying = self._replays.join(_REPLAY_END_S)  # it records how it ended
         if self._dead_letters is not None:
             self._dead_letters.close()
@@ -513,6 +514,7 @@ class Job:
                         for at, generations in sorted(query.position().generations.items())
                         for offset, number in generations
                     ],
+                    "reads_with": query.reads_with,
                     "restarts": query.restarts,
                     "records_per_s": query.records_per_s,
                     "batch_s": query.batch_s(now_ns),
@@ -528,6 +530,12 @@ class Job:
             "checkpoint_store": self._home.info() or "off",
             "spark_ui": self._session.ui if self._session else None,
         }
+
+
+def _stop(queries: Sequence[SinkQuery]) -> None:
+    """End queries; first those that read for others, because only they can end the tasks of all."""
+    for query in sorted(queries, key=lambda it: it.reads_with is not None):
+        query.stop()
 
 
 def _by_stream(offsets: Mapping[StreamPartition, int]) -> dict[str, int]:

@@ -1,22 +1,26 @@
 """The steps from a batch's rows to a sink, in the driver or in a task of Spark.
 
-`RouteSteps` tells records from what is none, and applies the transforms of routes. `RouteTask` is a
-whole task: rows as the source packed them, through these steps, into the sink's writer.
+`RouteSteps` separates records from malformed rows, and applies the transforms of routes.
+`RouteTask` is what a task of Spark runs for one sink: it unpacks the source's rows, applies these
+steps, and gives the rows to the sink's writer. `SharedTask` does so for several sinks that read
+together.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns, thread_time_ns
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.router.columns.json_objects import read_object
-from penstock.router.columns.passthrough import Unpacking, lost_of, whole_values
+from penstock.router.columns.passthrough import Unpacking, lost_of, unpack_for_each, whole_values
 from penstock.router.columns.schema import MARKS, RAW_KIND
 from penstock.router.deadletters.writer import MALFORMED_COLUMNS
 from penstock.router.delivery.batch_names import positions_of
+from penstock.router.read.offsets import StreamPartition
 from penstock.router.sinks.http.encode import time_problem
 from penstock.router.sinks.sink import Originals, Writer, WriteResult
 from penstock.router.transforms import Chain
@@ -223,6 +227,8 @@ class TaskResult:
         originals: The rows that the writer left to `commit`, before transforms; None: there are
             none, or they are the same.
         written: The writer's own result.
+        waited_ns: Nanoseconds for which the task waited for the writer's end, and did not work.
+        took_ns: Nanoseconds of the whole task, if several sinks shared it.
     """
 
     routed: int
@@ -235,55 +241,170 @@ class TaskResult:
     refused: pa.Table | None
     originals: pa.Table | None
     written: WriteResult
+    waited_ns: int = 0
+    took_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class RouteTask:
-    """One task of a batch; it can be pickled.
+class RoutePart:
+    """One sink's part of a task; it can be pickled.
 
     Attributes:
-        unpacking: Description of how to unpack the rows.
         steps: On the way to the sink.
         writer: The sink's.
         batch: The batch's number.
         own_subjects: Subjects of Penstock's own spans; None: nothing is compared.
+        begins: Where the sink's part of a partition begins, if the task reads earlier offsets, too.
     """
 
-    unpacking: Unpacking
     steps: RouteSteps
     writer: Writer
     batch: int
     own_subjects: frozenset[str] | None
+    begins: Mapping[StreamPartition, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTask:
+    """One task of a batch for one sink; it can be pickled.
+
+    Attributes:
+        unpacking: Description of how to unpack the rows.
+        part: What is done with them.
+    """
+
+    unpacking: Unpacking
+    part: RoutePart
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """Bring what Spark has in a task to the writer."""
-        lost = routed = records = size = 0
-        others = False
-        counts = Counter[str]()
-        malformed, refused, originals = list[pa.Table](), list[pa.Table](), list[pa.Table]()
+        lost, work = 0, _PartInWork(self.part)
+        for packed in self.unpacking.tables(batches):
+            lost += lost_of(packed)
+            work.take(self.unpacking.rows(packed))
+        return work.result(lost)
+
+
+@dataclass(frozen=True, slots=True)
+class PartFailure:
+    """A sink's part of a task has failed; the others' have not for that.
+
+    Attributes:
+        reason: The error, for people.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTask:
+    """One task of a batch for several sinks, which reads and unpacks it once; it can be pickled.
+
+    Attributes:
+        schema: Schema of the columns that go past Spark.
+        columns: For each sink, the columns that it gets.
+        parts: For each sink by the column of its verdict, what is done with its rows.
+    """
+
+    schema: pa.Schema
+    columns: tuple[tuple[str, ...], ...]
+    parts: Mapping[str, RoutePart]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> list[TaskResult | PartFailure]:
+        """Return the result of each part, in their order."""
+        lost, begun_ns = 0, perf_counter_ns()
+        works: list[_PartInWork | PartFailure] = [*map(_PartInWork, self.parts.values())]
         for packed in whole_values(batches):
             lost += lost_of(packed)
-            rows = self.unpacking.rows(packed)
-            routed += rows.num_rows
-            if self.own_subjects is not None and not others:
-                others = holds_others(rows, self.own_subjects)
-            prepared = self.steps.prepare(rows, self.batch)
-            counts.update(prepared.counts)
-            malformed += [prepared.malformed] if prepared.malformed.num_rows else []
-            refused += [prepared.refused] if prepared.refused.num_rows else []
-            originals += [] if prepared.originals is None else [prepared.originals]
-            records += prepared.rows.num_rows
-            size += bytes_of(prepared.rows)
-            for part in prepared.rows.to_batches():
-                self.writer.write(part)
-        written = self.writer.close()
+            tables = unpack_for_each(packed, list(self.parts), self.schema, ROUTE_COLUMN)
+            for at, (rows, columns) in enumerate(zip(tables, self.columns, strict=True)):
+                works[at] = _advanced(works[at], rows, columns)
+        done = [_finished(work, lost) for work in works]
+        took_ns = perf_counter_ns() - begun_ns
+        return [it if isinstance(it, PartFailure) else replace(it, took_ns=took_ns) for it in done]
+
+
+class _PartInWork:
+    """One sink's part while its task runs."""
+
+    def __init__(self, part: RoutePart) -> None:
+        self._part = part
+        self._others = False
+        self._routed = self._records = self._size = self._waited_ns = 0
+        self._counts = Counter[str]()
+        self._malformed = list[pa.Table]()
+        self._refused = list[pa.Table]()
+        self._originals = list[pa.Table]()
+
+    def take(self, rows: pa.Table) -> None:
+        """Bring rows that routes lead to the sink to its writer."""
+        part = self._part
+        rows = _behind(rows, part.begins)
+        self._routed += rows.num_rows
+        if part.own_subjects is not None and not self._others:
+            self._others = holds_others(rows, part.own_subjects)
+        prepared = part.steps.prepare(rows, part.batch)
+        self._counts.update(prepared.counts)
+        self._malformed += [prepared.malformed] if prepared.malformed.num_rows else []
+        self._refused += [prepared.refused] if prepared.refused.num_rows else []
+        self._originals += [] if prepared.originals is None else [prepared.originals]
+        self._records += prepared.rows.num_rows
+        self._size += bytes_of(prepared.rows)
+        for batch in prepared.rows.to_batches():
+            part.writer.write(batch)
+
+    def result(self, lost: int) -> TaskResult:
+        """Return the result; no more rows come."""
+        begun = perf_counter_ns(), thread_time_ns()
+        written = self._part.writer.close()
+        waited_ns = (perf_counter_ns() - begun[0]) - (thread_time_ns() - begun[1])
         return TaskResult(
-            routed, lost, others, records, size, counts,
-            pa.concat_tables(malformed) if malformed else None,
-            pa.concat_tables(refused) if refused else None,
-            _originals_of(written.left, originals),
+            self._routed, lost, self._others, self._records, self._size, self._counts,
+            pa.concat_tables(self._malformed) if self._malformed else None,
+            pa.concat_tables(self._refused) if self._refused else None,
+            _originals_of(written.left, self._originals),
             written,
+            waited_ns,
         )  # fmt: skip
+
+
+def _advanced(
+    work: _PartInWork | PartFailure, rows: pa.Table, columns: Sequence[str]
+) -> _PartInWork | PartFailure:
+    if isinstance(work, PartFailure):
+        return work
+    try:
+        work.take(rows.select(list(columns)))
+    except Exception as error:  # noqa: BLE001 - whatever a sink raises is that sink's, and told
+        return PartFailure(_told(error))
+    return work
+
+
+def _finished(work: _PartInWork | PartFailure, lost: int) -> TaskResult | PartFailure:
+    if isinstance(work, PartFailure):
+        return work
+    try:
+        return work.result(lost)
+    except Exception as error:  # noqa: BLE001 - as above
+        return PartFailure(_told(error))
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _behind(rows: pa.Table, begins: Mapping[StreamPartition, int]) -> pa.Table:
+    """The rows of these partitions from the offsets on, and all rows of others."""
+    for (stream, partition), begin in begins.items():
+        is_before = pc.and_(
+            pc.and_(
+                pc.equal(rows.column("stream"), stream),
+                pc.equal(rows.column("partition"), partition),
+            ),
+            pc.less(rows.column("offset"), begin),
+        )
+        rows = rows.filter(pc.invert(is_before))
+    return rows
 
 
 def _originals_of(left: pa.Table | None, originals: Sequence[pa.Table]) -> pa.Table | None:

@@ -239,3 +239,50 @@ class Routed:
         return read_passthrough(
             spark, options, self._steps, self._classify, self._passthrough, streaming=streaming
         )
+
+
+class SharedRoutes:
+    """The rows for several sinks that read together.
+
+    Args:
+        job: The job; no route to one of the sinks has a step `sql`.
+        columns: For each sink, the columns of the view `records` that it gets, and `ROUTE_COLUMN`
+            where that is wanted.
+
+    Attributes:
+        schema: Schema of the columns that go past Spark.
+        columns: As given.
+        verdicts: Name of the column with the number of the route, for each sink.
+    """
+
+    def __init__(self, job: JobConfig, columns: Mapping[str, Sequence[str]]) -> None:
+        wanted = _POSITION.union(*columns.values())
+        known = [column for column in view("records").columns if column.name in wanted]
+        self._job = job
+        self._passthrough = [column.name for column in known]
+        self.schema = arrow_schema(known)
+        self.columns = {sink: tuple(names) for sink, names in columns.items()}
+        self.verdicts = {sink: f"{ROUTE_COLUMN}_{number}" for number, sink in enumerate(columns)}
+
+    def frame(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+        """Return the log as a stream; `options` are those of the data source."""
+        return read_passthrough(
+            spark, options, self._wanted, self._classified, self._passthrough, streaming=True
+        )
+
+    def _wanted(self, rows: DataFrame) -> DataFrame:
+        leading = {index for sink in self.verdicts for index in self._job.routes_to(sink)}
+        takes = [_takes(self._job, index) for index in sorted(leading)]
+        rows = routable(self._job, rows).where(reduce(lambda one, other: one | other, takes))
+        return rows.select(*self._passthrough)
+
+    def _classified(self, rows: DataFrame) -> DataFrame:
+        kept = [PASSTHROUGH] if PASSTHROUGH in rows.columns else []
+        numbers = [
+            route_number(self._job, sink).alias(verdict) for sink, verdict in self.verdicts.items()
+        ]
+        return routable(self._job, rows).select(*kept, *numbers)
+
+
+_POSITION: Final = frozenset({"stream", "partition", "offset"})
+"""Columns by which a task knows the rows that a sink has already."""

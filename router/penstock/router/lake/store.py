@@ -29,6 +29,7 @@ from penstock.router.checkpoint.store import Objects
 from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings
 from penstock.router.lake.layout import HIDDEN, INDEX, LakeFile
 from penstock.router.lake.plan import Plan
+from penstock.router.range_input import RangeInput
 from penstock.service import ConfigError
 
 _EXCHANGE: Final = 2
@@ -419,7 +420,14 @@ class S3Lake(S3Objects):
         size = self.size(path)
         if size is None:
             raise FileNotFoundError(path)
-        return cast("BinaryIO", io.BufferedReader(_S3Input(self, path, size), _PART_BYTES))
+
+        def read(position: int, count: int) -> bytes:
+            found = self.range(path, position, count)
+            if found is None:
+                raise FileNotFoundError(path)
+            return found
+
+        return cast("BinaryIO", io.BufferedReader(RangeInput(size, read), _PART_BYTES))
 
     def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
         """See `LakeStore.write`."""
@@ -452,43 +460,6 @@ class S3Lake(S3Objects):
     def close(self) -> None:
         super().close()
         self.objects.close()
-
-
-class _S3Input(io.RawIOBase):
-    """An object that is read in ranges."""
-
-    def __init__(self, lake: S3Lake, path: str, size: int) -> None:
-        self._lake, self._path, self._size, self._position = lake, path, size, 0
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def tell(self) -> int:
-        return self._position
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(begin + offset, 0)
-        return self._position
-
-    @override
-    def readinto(self, buffer: Any, /) -> int:
-        wanted = max(min(len(buffer), self._size - self._position), 0)
-        if not wanted:
-            return 0
-        found = self._lake.range(self._path, self._position, wanted)
-        if found is None:
-            raise FileNotFoundError(self._path)
-        buffer[: len(found)] = found
-        self._position += len(found)
-        return len(found)
 
 
 def open_lake(place: str, *, endpoint: str | None = None, region: str | None = None) -> LakeStore:

@@ -15,7 +15,7 @@ that is planned again finds its tasks there, for what they write is named by the
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -127,6 +127,15 @@ class PlannedTask(NamedTuple):
     size: int
 
 
+def _behind(task: PlannedTask, first: Mapping[StreamPartition, int]) -> PlannedTask | None:
+    """What a task has from an offset of its partition on; None: nothing."""
+    start = max(task.start, first.get(StreamPartition(task.stream, task.partition), 0))
+    if start >= task.end:
+        return None
+    share = (task.end - start) / (task.end - task.start)
+    return task._replace(start=start, size=round(task.size * share))
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedBytes:
     """The plan of a batch.
@@ -152,6 +161,13 @@ class PlannedBytes:
             at = StreamPartition(task.stream, task.partition)
             mine[at] = (mine.get(at, (task.start, 0))[0], task.end)
         return bool(mine) and mine == {it.where: (it.start, it.end) for it in spans}
+
+    def behind(self, first: Mapping[StreamPartition, int]) -> Self:
+        """Return the plan without the offsets before these."""
+        tasks = tuple(it for task in self.tasks if (it := _behind(task, first)) is not None)
+        if tasks == self.tasks:
+            return self
+        return replace(self, tasks=tasks, size=sum(it.size for it in tasks))
 
     def cuts(self) -> dict[StreamPartition, tuple[int, ...]]:
         """Return the offsets at which tasks after the first begin, by partition."""
@@ -264,8 +280,13 @@ class BatchSizes:
         }
         return ends
 
-    def divide(self, log: LogdReader, spans: Sequence[Span]) -> list[Span]:
-        """The spans of a batch, one a partition, in pieces of about `task_bytes`, in their order.
+    def divide(self, log: LogdReader, spans: Sequence[Span], *, whole: bool = False) -> list[Span]:
+        """Return the spans of a batch in pieces of about `task_bytes`, in their order.
+
+        Args:
+            log: Log whose frames are sampled or measured.
+            spans: One a partition.
+            whole: Whether each stays in one piece; its size is known then as well.
 
         Raises:
             LogUnavailableError: logd stayed away.
@@ -278,7 +299,7 @@ class BatchSizes:
         else:
             self._learn(log, spans, patiently=True)
             chunks = [split([it], round(self.size_of(it) / most)) for it in spans]
-        return [span for chunk in chunks for span in chunk]
+        return list(spans) if whole else [span for chunk in chunks for span in chunk]
 
     def size_of(self, span: Span) -> int:
         """Bytes of a span or a piece of it, which was divided."""

@@ -1,9 +1,7 @@
-"""Pieces of a partition: some frames that follow one another, decoded only where that is needed."""
+"""Frames of a partition, of which only the offsets that are read are decoded."""
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Final
 
 import pyarrow as pa
@@ -15,15 +13,9 @@ from penstock.logd.format.batch import SCHEMA, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.router.errors import LargerThanPlannedError
 from penstock.router.read.offsets import Span
-from penstock.router.read.shared.policy import Cutter
 
 LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 """Schema of records as they are read: the log's columns, the first one with absolute offsets."""
-
-NAME_BYTES: Final = 20
-"""Bytes of a chunk's name, enough that no two chunks share one, by chance or on purpose."""
-
-_POSITION: Final = struct.Struct("<qqqqq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +46,6 @@ class Cut:
         return pa.RecordBatch.from_arrays([offsets, *rows.columns[1:]], schema=LOG_SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class FrameChunk:
-    """Frames that were read, one at least."""
-
-    cuts: tuple[Cut, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the frames."""
-        return sum(len(cut.body) for cut in self.cuts)
-
-    def rows(self) -> pa.RecordBatch:
-        """Their records, maybe none.
-
-        Raises:
-            CorruptError: As `Cut.rows`.
-        """
-        return together([cut.rows() for cut in self.cuts])
-
-    def name(self, purpose: str) -> str:
-        """Return a name that only a chunk of the very same bytes has, for the same purpose.
-
-        Args:
-            purpose: Everything beside the records that decides what is made of them.
-        """
-        digest = blake2b(purpose.encode(), digest_size=NAME_BYTES)
-        digest.update(b"\0")
-        for cut in self.cuts:
-            header = cut.header
-            position = (header.base_offset, header.last_offset_delta, cut.start, cut.end)
-            digest.update(_POSITION.pack(*position, len(cut.body)))
-            digest.update(cut.body)
-        return digest.hexdigest()
-
-
 def within(cuts: Iterable[Cut], max_bytes: int | None, span: Span) -> Iterator[Cut]:
     """Frames of a span, as long as they have no more bytes in memory than that.
 
@@ -104,19 +61,6 @@ def within(cuts: Iterable[Cut], max_bytes: int | None, span: Span) -> Iterator[C
                 f" {max_bytes}, which the task was given for {span.start} to {span.end - 1}"
             )
         yield cut
-
-
-def chunks_of(cuts: Iterable[Cut], cutter: Cutter) -> Iterator[FrameChunk]:
-    """Frames by the piece that they belong to."""
-    held = list[Cut]()
-    for cut in cuts:
-        header, size = cut.header, _size_of(cut.body)
-        if cutter.begins(header.base_offset, records=header.record_count, size=size):
-            yield FrameChunk(tuple(held))
-            held = []
-        held.append(cut)
-    if held:
-        yield FrameChunk(tuple(held))
 
 
 def together(parts: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -29,13 +29,12 @@ from penstock.router.errors import (
     UnknownPartitionError,
 )
 from penstock.router.read.async_calls import AsyncCalls
-from penstock.router.read.chunks import Cut, FrameChunk, chunks_of, together, within
+from penstock.router.read.chunks import Cut, together, within
 from penstock.router.read.fetch import NOT_LET_IN, fetch, kept_until, warn
 from penstock.router.read.news import News
 from penstock.router.read.offset_spec import Subscription, Times
 from penstock.router.read.offsets import FrameSize, Readable, Span, StreamPartition
 from penstock.router.read.record_sizes import Found, Look, RecordSizes, Sample
-from penstock.router.read.shared.policy import Cutter
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""
@@ -96,7 +95,6 @@ class LogdReader:
 
     Attributes:
         lost: Number of offsets that `rows` has skipped, for they are gone or damaged.
-        cutter: Makes what says where pieces begin.
         news: Waits for new records.
     """
 
@@ -117,7 +115,6 @@ class LogdReader:
             "access": access,
         }
         self.lost = 0
-        self.cutter: Callable[[], Cutter] = Cutter
         self._may_mend = True
         self._client = clients.blocking(server, **how)
         self._retry_timeout_s = retry_timeout_s
@@ -241,22 +238,6 @@ class LogdReader:
                 held, rows, size = [], 0, 0
         if held:
             yield together(held)
-
-    def chunks(
-        self,
-        span: Span,
-        *,
-        fail_on_data_loss: bool,
-        subject: str | None = None,
-        max_bytes: int | None = None,
-    ) -> Iterator[FrameChunk]:
-        """Yield the undecoded records, in chunks that mostly are those of other spans, too.
-
-        Raises:
-            DataLossError: The same as in `rows`; so are the others.
-        """
-        cuts = self._cuts(span, fail_on_data_loss=fail_on_data_loss, subject=subject)
-        return chunks_of(within(cuts, max_bytes, span), self.cutter())
 
     def frame_sizes(self, span: Span, *, subject: str | None) -> Iterator[FrameSize]:
         """Bytes of every frame of a span, which is fetched and not decoded.

@@ -507,10 +507,11 @@ class Admission:
 class Pace:
     """Rate of a stream's batches: the option `batchInterval`.
 
-    Batches begin an interval apart at least. Where the log had nothing new at the end of an
-    interval, the batch begins half an interval after its first record came, so that records which
-    come together are in one batch. At any even rate of records that makes about as many batches as
-    looking once in an interval.
+    Batches begin an interval apart at least, unless the log has a full one behind a full one: it is
+    as large as it may be, so waiting would only make the reader fall behind. Where the log had
+    nothing new at the end of an interval, the batch begins half an interval after its first record
+    came, so that records which come together are in one batch. At any even rate of records that
+    makes about as many batches as looking once in an interval.
 
     Args:
         interval_ns: The interval.

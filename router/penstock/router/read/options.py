@@ -66,9 +66,13 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "maxTriggerDelay": ("`15m`", "stream only: for so long at most: `30s`, `15m`, `1h`"),
     "batchInterval": (
         "none",
-        "stream only, with `processingTime` 0: waits for records; batches are so far apart: `2s`",
+        "stream only, with `processingTime` 0: waits; small batches are so far apart: `2s`",
     ),
     "minPartitions": ("one per partition", "tasks that a batch is read in, about"),
+    "wholePartitions": (
+        "`false`",
+        "stream only: one task a partition, whatever `minPartitions` and `maxBytesPerTask` are",
+    ),
     "failOnDataLoss": ("`true`", "fail, rather than go on without records that are gone"),
     "includeHeaders": ("`false`", "adds the column `headers`"),
     "subject": ("all", "a NATS subject, `*` and `>` allowed; logd sends no other records"),
@@ -92,8 +96,6 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "batch only: takes over conditions; set `spark.sql.python.filterPushdown.enabled`, too",
     ),
     "specs": ("installed ones", "modules with specs and their upcasters, joined by commas"),
-    "shareIn": ("none", "a directory in memory where a job's sinks find what others have read"),
-    "shareBytes": ("67108864", "with that: bytes kept there, about"),
     "planIn": ("none", "stream only: a file for the bytes and tasks of the batch planned last"),
     "measureSizes": (
         "`false`",
@@ -101,7 +103,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "retryTimeoutSeconds": ("120", "how long an unreachable logd is waited for"),
     "tokenFile": ("none", "a file with a token or an API key, there where tasks run as well"),
-    "tls": ("`false`", "whether to connect with TLS; so it is with the next two"),
+    "tls": ("`false`", "whether to connect with TLS; `tlsCaFile` and `certFile` turn it on, too"),
     "tlsCaFile": ("the system's", "PEM; the authority of logd's certificate"),
     "certFile": ("none", "PEM; the certificate to be known by"),
     "keyFile": ("none", "PEM; its key"),
@@ -123,13 +125,11 @@ _STREAM_ONLY: Final = frozenset(
         "minOffsetsPerTrigger",
         "maxTriggerDelay",
         "batchInterval",
+        "wholePartitions",
         "planIn",
         "measureSizes",
     }
 )
-
-SHARE_BYTES: Final = 64 * 1024 * 1024
-"""Default of `shareBytes`."""
 
 _RETRY_TIMEOUT_S: Final = "120"
 _TRIGGER_DELAY: Final = "15m"
@@ -158,6 +158,7 @@ class SourceOptions:
     trigger_delay_ns: int
     batch_interval_ns: int | None
     min_partitions: int
+    whole_partitions: bool
     fail_on_data_loss: bool
     subject: str | None
     retry_timeout_s: float
@@ -169,8 +170,6 @@ class SourceOptions:
     only: Filter | None
     push_filters: bool
     specs: tuple[str, ...]
-    share_in: Path | None
-    share_bytes: int
     plan_in: Path | None
     measures: bool
 
@@ -217,6 +216,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),
         batch_interval_ns=_batch_interval_ns(given),
         min_partitions=given.positive("minPartitions") or 1,
+        whole_partitions=given.flag("wholePartitions", default=False),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         subject=_subject(given),
         retry_timeout_s=given.seconds("retryTimeoutSeconds", _RETRY_TIMEOUT_S),
@@ -228,8 +228,6 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         only=_filter(given),
         push_filters=given.flag("pushFilters", default=False),
         specs=given.names("specs"),
-        share_in=Path(share_in) if (share_in := given.text("shareIn")) else None,
-        share_bytes=given.positive("shareBytes") or SHARE_BYTES,
         plan_in=Path(plan_in) if (plan_in := given.text("planIn")) else None,
         measures=given.flag("measureSizes", default=False),
     )

@@ -44,7 +44,6 @@ from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.projection import Projection
 from penstock.router.columns.pushdown import pushed
-from penstock.router.columns.schema import view
 from penstock.router.columns.spec_versions import SpecVersions, known_versions
 from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
 from penstock.router.read.batch_sizes import TASK_BYTES, BatchSizes
@@ -162,6 +161,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     With `batchInterval` the look for new records waits for them, some seconds at a time. The thread
     of the query in the JVM then waits for this process, which Spark ends when it stops the query.
+    A batch that is as large as it may be, behind another one, waits for no interval.
     """
 
     def __init__(
@@ -179,6 +179,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._admission = Admission(options.min_rows, options.trigger_delay_ns)
         interval_ns = options.batch_interval_ns
         self._pace = None if interval_ns is None else Pace(interval_ns)
+        self._is_full = False  # whether the last batch left records that were there
         self._parent = os.getppid()
         self._target: Mapping[StreamPartition, int] | None = None
         self._seen: LogState | None = None
@@ -221,6 +222,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             return self._looked(start, limit)
         if pace.is_idle:
             self._wait_for_news(pace)
+        elif self._is_full and (end := self._looked(start, limit, only_full=True)) != start:
+            pace.looked(self._clock.monotonic_ns(), begins=True)
+            return end
         if not self._wait_until(pace.due_ns):
             return start
         end = self._looked(start, limit)
@@ -252,10 +256,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         """True if the JVM that this process plans for has ended without a word."""
         return os.getppid() != self._parent
 
-    def _looked(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _looked(
+        self, start: dict[str, Any], limit: ReadLimit, *, only_full: bool = False
+    ) -> dict[str, Any]:
         asked_ns = self._clock.monotonic_ns()
         try:
-            end = self._latest(start, limit)
+            end = self._latest(start, limit, only_full=only_full)
         except LogUnavailableError:
             since_ns = self._unreachable_since_ns = self._unreachable_since_ns or asked_ns
             late = asked_ns - since_ns > self._options.retry_timeout_s * 1e9
@@ -265,7 +271,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._unreachable_since_ns = None
         return end
 
-    def _latest(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _latest(
+        self, start: dict[str, Any], limit: ReadLimit, *, only_full: bool
+    ) -> dict[str, Any]:
+        """The end of the next batch; `start` where none begins, or it is not full and must be."""
         state = self._state_of_trigger()
         known = offsets_from_json(start)
         self._check_streams(known, state)
@@ -281,11 +290,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             waiting = sum(max(end - first[where], 0) for where, end in last.items())
             if not self._admission.admits(waiting, self._clock.monotonic_ns()):
                 return start
+        there = last
         if isinstance(limit, ReadMaxRows) and limit.max_rows > 0:
             last = admit(first, last, limit.max_rows)
         if not isinstance(limit, ReadAllAvailable):
             patiently = self._target is not None
             last = self._sizes.cut(self._log, first, last, patiently=patiently)
+        self._is_full = last != there
+        if only_full and not self._is_full:
+            return start
         end = Offsets(last, state.stream_ids, state.epochs, generations)
         end = with_streams_not_read(end, known)
         if (end.next, end.stream_ids, end.generations) == (
@@ -443,11 +456,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         ask = self._log.state_now if self._target is None else self._log.state
         self._seen = ask(self._options.subscription, may_be_gone=self._may_be_gone)
         return self._seen
-
-
-def row_type(*, include_headers: bool) -> StructType:
-    """The log's own columns."""
-    return view("raw", include_headers=include_headers).struct()
 
 
 def _shape(options: SourceOptions, schema: StructType) -> Projection:

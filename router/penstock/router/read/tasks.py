@@ -34,8 +34,6 @@ from penstock.router.read.offsets import (
     split,
 )
 from penstock.router.read.options import SourceOptions
-from penstock.router.read.shared.cache import SharedChunks
-from penstock.router.read.shared.reader import SharedReading
 from penstock.router.spark.task_runs import spare_what_stays
 
 
@@ -79,7 +77,8 @@ def plan(
         spans: One a partition.
         readable: Readable offsets of partitions.
         options: Options of the source; with `planIn` the plan is written there, and a repeated
-            batch is divided as it is written.
+            batch is divided as it is written, unless its sizes were not measured then and are now,
+            or `wholePartitions` was set since.
         sizes: Sizes of the batch.
         log: Log to sample.
         ends: Ends of the batch, by partition.
@@ -88,7 +87,11 @@ def plan(
         DataLossError: Records of it are gone, and that is not accepted.
     """
     noted = None if options.plan_in is None else PlannedBytes.read(options.plan_in)
-    if noted is not None and (not noted.is_of(spans) or sizes.measures > noted.is_measured):
+    if noted is not None and (
+        not noted.is_of(spans)
+        or sizes.measures > noted.is_measured
+        or (options.whole_partitions and noted.cuts())
+    ):
         noted = None
     lost: list[Task] = []
     kept = spans
@@ -100,7 +103,9 @@ def plan(
     if noted is not None:
         sized = dict(_as_noted(noted, spans, readable))
         return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
-    chunks = split(sizes.divide(log, kept), options.min_partitions)
+    chunks = sizes.divide(log, kept, whole=options.whole_partitions)
+    if not options.whole_partitions:
+        chunks = split(chunks, options.min_partitions)
     if options.plan_in is None:
         return [*lost, *map(LogPartition, chunks)]
     sized = {chunk: sizes.size_of(chunk) for chunk in chunks}
@@ -162,7 +167,7 @@ def shaped_rows(
     shape: Projection,
     max_bytes: int | None = None,
 ) -> Iterable[pa.RecordBatch]:
-    """The rows of a span, some of no rows; made with others where the options say so."""
+    """The rows of a span, some of no rows."""
     make = partial(Projector(shape).shape, span)
     how: Any = {
         "fail_on_data_loss": options.fail_on_data_loss,
@@ -170,8 +175,4 @@ def shaped_rows(
     }
     if max_bytes is not None:
         how["max_bytes"] = max_bytes
-    if options.share_in is None:
-        return map(make, log.rows(span, **how))
-    shared = partial(SharedChunks, options.share_in, options.share_bytes)
-    reading = SharedReading(shared, f"{span.where} {shape.known_by}", make, SystemClock())
-    return reading.batches(log.chunks(span, **how))
+    return map(make, log.rows(span, **how))

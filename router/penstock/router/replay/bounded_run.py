@@ -2,12 +2,13 @@
 
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,15 +19,15 @@ from pyspark.sql import DataFrame
 from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.checkpoint.local import committed_offsets
 from penstock.router.checkpoint.manager import CheckpointManager
+from penstock.router.columns.passthrough import repeated_row
 from penstock.router.columns.schema import view
 from penstock.router.deadletters.files import DeadLetter, as_rows
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
-from penstock.router.errors import StoppedError
+from penstock.router.errors import RepeatedRowError, StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
 from penstock.router.job.permissions import require_its_user, require_room_for_dead_letters
-from penstock.router.job.query import first_lines, logd_options
 from penstock.router.job.routes import Routed, check_routes, steps_to
 from penstock.router.job.starting_offsets import first_state
 from penstock.router.read.batch_sizes import TASK_BYTES, LargestFrame, PlannedBytes
@@ -38,6 +39,8 @@ from penstock.router.sinks import Sink, SinkContext, open_sink
 from penstock.router.sinks.sink import persist_nothing
 from penstock.router.spark.readers import Steps, read
 from penstock.router.spark.session import Session, SparkEndedError
+from penstock.router.streaming.batches import logd_options
+from penstock.router.streaming.query import first_lines
 from penstock.router.telemetry import Meter
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
@@ -113,12 +116,14 @@ class BoundedRun:
             routed = Routed(self.config, sink, columns)
             frame = routed.frame(self.session.spark, self.options(chunk), streaming=False)
             with self._in_heap(None):
-                return routed.unpacking.rows(collect(frame))
+                return routed.unpacking.collected(collect(frame))
 
         return rows_to
 
     def dead_letter_rows(self, dead_letters: Sequence[DeadLetter]) -> RowsTo:
         """Return the rows of dead letters, typed as if they were read now.
+
+        The function that is returned raises `RepeatedRowError` if a step makes several rows of one.
 
         Raises:
             RunFailedError: One is larger than the heap has room for beside the job's queries.
@@ -127,9 +132,13 @@ class BoundedRun:
         self._require_room(table)
 
         def rows_to(sink: str, columns: Sequence[str]) -> pa.Table:
+            wanted = [*columns, *(name for name in _POSITION if name not in columns)]
             with self._in_heap(table.nbytes):
                 frame = self.session.spark.createDataFrame(table, struct)
-                return collect(steps_to(sink, self.config, list(columns))(frame))
+                rows = collect(steps_to(sink, self.config, wanted)(frame))
+            if _positions(rows) - _positions(table):
+                raise repeated_row()
+            return rows.select(list(columns))
 
         return rows_to
 
@@ -227,6 +236,10 @@ class BoundedRun:
             if self.stop.is_set():  # the user's stop has cancelled Spark's part, or ended it, too
                 raise StoppedError("it was to end while Spark read") from None
             raise
+        except RepeatedRowError as error:
+            raise RunFailedError(
+                str(error), fix="correct the table and start it again; what was delivered stays"
+            ) from None
         before = self.progress.meter.counted()
         if table.num_rows:
             self._give(batch_writer, sink, table, batch)
@@ -292,6 +305,14 @@ def _take(home: CheckpointManager, config: JobConfig, clock: BlockingClock) -> N
     deadline_ns = clock.monotonic_ns() + round((2 * lease_s + config.connect_timeout_s) * 1e9)
     if not home.open(lambda: clock.monotonic_ns() > deadline_ns):
         raise UnavailableError(home.problem or "checkpoint_store is in use", fix="stop that job")
+
+
+_POSITION: Final = ("stream", "partition", "offset")
+
+
+def _positions(rows: pa.Table) -> Counter[tuple[object, ...]]:
+    """Count the rows of each record, by its position in the log."""
+    return Counter(zip(*(rows.column(name).to_pylist() for name in _POSITION), strict=True))
 
 
 def collect(frame: DataFrame) -> pa.Table:

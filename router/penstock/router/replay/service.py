@@ -29,11 +29,11 @@ from penstock.base.pluralize import pluralize
 from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.job.config import JobConfig
 from penstock.router.job.permissions import PATH, Answer, refusal
-from penstock.router.job.query import SinkQuery
 from penstock.router.replay.audit_log import BY_MAX, append_audit, now_of
 from penstock.router.replay.bounded_run import ReplayStoppedError
 from penstock.router.replay.progress import Progress
 from penstock.router.sinks import Sink
+from penstock.router.streaming.query import SinkQuery
 from penstock.service import Requester, ServiceError
 
 __all__ = ["LISTED_MAX", "PATH", "REST_S", "ReplayRequest", "ReplayService"]

@@ -114,11 +114,6 @@ Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). 
 arguments (36), said of a setting, and of a word that an Enum of yours does not have. Paused: no
 such column, function, table, database or setting; syntax; read only; users and rights. Busy: time,
 quota, memory, disk, parts to be merged, replicas, the connection between them.
-
-Unfit: values that cannot be parsed or do not fit, throwIf, a constraint (469). Failed: bad
-arguments (36), said of a setting, and of a word that an Enum of yours does not have. Paused: no
-such column, function, table, database or setting; syntax; read only; users and rights. Busy: time,
-quota, memory, disk, parts to be merged, replicas, the connection between them.
 """
 
 

@@ -70,7 +70,9 @@ class Console(Sink):
 
     @override
     def write(self, rows: pa.Table) -> None:
-        """Count a batch, keep the totals, print both."""
+        """Count a batch, keep the totals, print both; nothing of a batch without rows."""
+        if not rows.num_rows:
+            return
         fresh, upto = self._not_counted(rows)
         counts = count_by_severity(fresh)
         totals = self._totals + counts

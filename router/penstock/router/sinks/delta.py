@@ -17,8 +17,8 @@ Files of a commit that failed, or that a killed job had begun, are part of no ve
 
 Delta Lake's own library does the writing, without a JVM, to a directory or an object store. A
 commit there is a conditional put; without one two writers could both believe they wrote it. The
-library tells a store's answer in words only, so words are what `result_of_error` looks for. A store
-that fails is no record's fault.
+library reports a store's answer in words only, so `classify_error` looks for words. A store that
+fails is no record's fault.
 """
 
 import io

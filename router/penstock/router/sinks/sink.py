@@ -3,10 +3,11 @@
 import json
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -105,8 +106,8 @@ class SinkContext(BatchNames):
         clock: The clock.
         starts: First offset of the current batch by `position_tag`; empty if unknown. The query
             keeps it up to date.
-        cuts: Offsets at which tasks of Spark cut the current batch when it was first delivered;
-            empty where the tasks deliver it now and know them.
+        cuts: Offsets at which tasks of Spark cut the current batch; empty where the driver has
+            always written it as a whole.
         rules: Digest of what decides which rows the sink gets and how they are written.
         shortened: `position_tag` of each partition of which the log has lost records since the
             batch was planned: an earlier attempt may have delivered those, and they stay.
@@ -145,8 +146,13 @@ class SinkContext(BatchNames):
         if self.stop.wait(seconds):
             raise StoppedError(f"sink {self.sink} gave up its batch because it is to stop")
 
-    def begin_batch(self, before: Offsets, planned: Offsets) -> None:
-        """A batch between two positions comes."""
+    def begin_batch(
+        self,
+        before: Offsets,
+        planned: Offsets,
+        cuts: Mapping[StreamPartition, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
+        """A batch between two positions comes, which tasks cut at these offsets."""
         self.stream_ids.update(planned.stream_ids)
         self.generations.clear()
         self.generations.update(planned.generations)
@@ -154,6 +160,8 @@ class SinkContext(BatchNames):
         self.starts.clear()
         self.starts.update((self.position_tag(*at, begin), begin) for at, begin in begins.items())
         self.shortened.clear()
+        self.cuts.clear()
+        self.cuts.update(cuts)
 
     def shorten(self) -> None:
         """Some records of the batch in work are lost."""
@@ -257,22 +265,17 @@ class Sink(Protocol):
         ...
 
     def write(self, rows: pa.Table) -> None:
-        """Bring the rows of one batch, at least one, to the destination for good.
+        """Bring the rows of one batch to the destination for good.
 
-        Rows of one partition of the log come in the order of their offsets.
+        Each batch ends here, also one without rows for the sink: an earlier attempt at it may have
+        had some, and what that attempt made must be removed. Rows of one partition of the log come
+        in the order of their offsets.
 
         Raises:
             StoppedError: The job ends and the batch is not finished.
+            UnavailableError: What an earlier attempt made cannot be removed now.
         """
         ...
-
-    def write_nothing(self) -> None:
-        """No row of the batch is for the sink; an earlier attempt at the batch may have had some.
-
-        Raises:
-            UnavailableError: What that attempt made cannot be removed now.
-        """
-        return
 
     def start_over(self) -> None:
         """Deliver the next rows on purpose, so that they repeat nothing delivered before.
@@ -358,6 +361,9 @@ class TaskSink(Sink):
     publishes_in_tasks: ClassVar[bool] = False
     """True if the destination may have records before `commit`."""
 
+    shares_tasks: bool = True
+    """True if other sinks may get their rows in the same tasks."""
+
     keeps_order: bool = False
     """True if one task at a time must write the records of a partition of the log, in order."""
 
@@ -374,6 +380,10 @@ class TaskSink(Sink):
     def writer(self) -> Writer:
         """Return a writer without rows, for the batch that has begun."""
 
+    def shared_writer(self) -> Writer:
+        """Return a writer for tasks that other sinks wait for, too: it must end within seconds."""
+        return self.writer()
+
     def publish(self, results: Sequence[Any]) -> bool:  # noqa: ARG002 - for subclasses
         """Make seen what writers have put aside, before `commit` gets the same results.
 
@@ -386,6 +396,8 @@ class TaskSink(Sink):
     @abstractmethod
     def commit(self, results: Sequence[Any]) -> None:
         """Make what the writers of the batch have written last, and seen.
+
+        Each batch that is delivered ends here, also one without rows for the sink.
 
         Args:
             results: Results of `Writer.close`; each row of the batch is in one of them.

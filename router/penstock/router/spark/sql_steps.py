@@ -97,10 +97,14 @@ def with_statements(rows: DataFrame, job: JobConfig, statements: Mapping[int, Se
 def _with_statement(rows: DataFrame, index: int, statement: Select, always: Column) -> DataFrame:
     names = rows.columns
     joined = rows.alias(RECORDS)
+    # A row that the route does not take, or that is no record, must not find two rows of a table.
+    may_find = (F.col(f"{RECORDS}.{ROUTE_COLUMN}") == index) & F.col(
+        f"{RECORDS}.offset"
+    ).isNotNull()
     for lookup in statement.lookups:
         # Not broadcast, Spark would sort the records by the key, and their order would be gone.
         table = F.broadcast(rows.sparkSession.table(lookup.table)).alias(lookup.alias)
-        joined = joined.join(table, F.expr(lookup.on), "left")
+        joined = joined.join(table, F.expr(lookup.on) & may_find, "left")
     condition = F.lit(True) if statement.where is None else F.expr(statement.where)
     where = always | F.coalesce(condition, F.lit(False))
     said = joined.select(f"{RECORDS}.*", *map(F.expr, statement.columns), where)

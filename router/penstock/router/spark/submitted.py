@@ -22,7 +22,11 @@ _PORT: Final = "PYSPARK_GATEWAY_PORT"
 UNKNOWN_CODE: Final = -1
 """In place of the exit code of a process that is not ours to wait for."""
 
-_OF_THE_START: Final = ("spark.driver.extraJavaOptions", "spark.driver.memory")
+_OF_THE_START: Final = (
+    "spark.driver.defaultJavaOptions",
+    "spark.driver.extraJavaOptions",
+    "spark.driver.memory",
+)
 """Settings that only the start of a JVM can follow."""
 
 

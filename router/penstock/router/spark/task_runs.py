@@ -12,6 +12,7 @@ between the driver's and the one that plans: options of a sink are shown on Spar
 import gc
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -71,6 +72,7 @@ class TaskRuns(DataSource):  # type: ignore[misc] # pyspark is untyped here
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> "TaskWriter":
+        spare_what_stays(gc)
         directory = Path(self.options["directory"])
         return TaskWriter((directory / "task").read_bytes(), directory / "results")
 
@@ -99,16 +101,17 @@ class TaskWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
     def commit(self, messages: Sequence[Any]) -> None:
         returned = [message.result for message in messages if message is not None]
         atomic_write(self._results, pickle.dumps(returned), mode=_MODE, durable=False)
+        spare_what_stays(gc)
 
 
+@cache
 def spare_what_stays(collector: Any) -> None:
     """Exempt what this worker has loaded from the collections of garbage to come, once.
 
-    Spark's workers collect all garbage after each task, which goes through every object of every
-    module: 30 ms of CPU time, several times what reading a record takes.
+    Spark's workers collect all garbage after each task, and those that plan and commit after each
+    batch. That goes through every object of every module: 30 ms of CPU time.
 
     Args:
         collector: The module `gc`.
     """
-    if not collector.get_freeze_count():
-        collector.freeze()
+    collector.freeze()

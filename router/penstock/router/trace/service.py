@@ -43,9 +43,9 @@ from penstock.service import Requester, ServiceError
 
 TRACE_PATH: Final = "/trace"
 
-RECORDS_MAX: Final = 500
-"""Records of one question; their names fit into the body of a request, unless streams have names
-of more than 60 characters: a client then asks for fewer."""
+RECORDS_MAX: Final = 1000
+"""Records of one question; where their names do not fit into the body of a request, a client asks
+for fewer."""
 
 WHERE_CHARACTERS_MAX: Final = 4000
 

@@ -113,6 +113,12 @@ class SinkTrace:
         positions = [(it.at, it.offset) for it in wanted]
         self._deliveries = deliveries_of(self._home, positions, self._ids)
         self._about = records.rows.select(["subject", "malformed", "malformed_reason"]).to_pylist()
+        self._routing_digest = job.routing_digest
+        self._of_clock = [
+            it.name
+            for it in job.routes
+            if looks_at_clock(it.where) or any(looks_at_clock(step.sql) for step in it.transforms)
+        ]
         self._problem = ""
         self._dead: Mapping[RowPosition, tuple[DeadLetterFile, DeadLetter]] = {}
         try:
@@ -318,19 +324,14 @@ class SinkTrace:
         if self._problem:
             return case.say(Fate.UNKNOWN, self._problem)
         delivery = case.delivery
-        if delivery is not None and delivery.routing != self._job.routing_digest:
+        if delivery is not None and delivery.routing != self._routing_digest:
             return case.say(
                 Fate.UNKNOWN,
                 f"batch {delivery.batch} was delivered by other routes than the job has now, and"
                 " what those did to the record is not known",
             )
-        clocks = [
-            it.name
-            for it in self._job.routes
-            if looks_at_clock(it.where) or any(looks_at_clock(step.sql) for step in it.transforms)
-        ]
-        if clocks:
-            why = f"route {clocks[0]} depends on when its batch was routed"
+        if self._of_clock:
+            why = f"route {self._of_clock[0]} depends on when its batch was routed"
             return case.say(Fate.UNKNOWN, why)
         return None
 

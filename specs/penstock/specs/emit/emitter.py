@@ -32,7 +32,7 @@ from penstock.specs.emit.delivery.core import Delivery
 from penstock.specs.emit.delivery.exit_hooks import ProcessExit
 from penstock.specs.emit.delivery.journal import AuditJournal
 from penstock.specs.emit.delivery.queue import RecordQueue, kind_of, line_of, rank_of
-from penstock.specs.emit.delivery.transport import Link, SocketLink, StreamLink
+from penstock.specs.emit.delivery.transport import Link, Report, SocketLink, StreamLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
 from penstock.specs.emit.log_writer import LogLines, LogWriter, encode_log
 from penstock.specs.emit.sampling import Folder, Sampler
@@ -395,7 +395,7 @@ class Emitter:
             delivery,
             link,
             lock,
-            lambda: _dropped(state_holder[0]),
+            lambda: _report(state_holder[0]),
             self._look_after,
         )
         state = _State(resource, queue, delivery, link, flusher, lock)
@@ -466,6 +466,16 @@ def _dropped(state: _State) -> dict[str, dict[str, int]]:
         for kind, count in counts.items():
             found.setdefault(kind, {})[reason] = count
     return found
+
+
+def _report(state: _State) -> Report:
+    """Return what a batch's header says; call with the state's lock held."""
+    return Report(
+        dropped=_dropped(state),
+        emitted=state.emitted.total() + state.reentrant.total(),
+        acked=state.delivery.acked.total(),
+        queued=state.queue.records,
+    )
 
 
 PROCESS_EXIT: Final = ProcessExit(_EMITTERS)

@@ -25,8 +25,8 @@ from penstock.specs.emit.delivery.transport import (
     ANSWER_BYTES_MAX,
     Answer,
     Answers,
-    Dropped,
     RemoteProtocolError,
+    Report,
     SocketLink,
 )
 from penstock.specs.emit.emitter import Emitter, usual_scrubber
@@ -121,7 +121,7 @@ class FluentLink(SocketLink):
         self._sequence: int | None = None
 
     @override
-    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+    def send(self, batch: Batch, report: Report) -> list[Answer]:
         option: dict[str, Any] = {"size": len(batch.records)}
         if self._acknowledged:
             option["chunk"] = f"{self._sender}-{batch.sequence}"

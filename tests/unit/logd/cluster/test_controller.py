@@ -45,7 +45,7 @@ def test_one_who_is_not_the_controller_gives_no_lease(office: Office) -> None:
     office.begin()
     assert isinstance(office.beat("a"), HeartbeatAnswer)
     office.tell(LostController())
-    assert office.tell(Tick()) == []
+    assert office.tell(Tick(ALWAYS)) == []
     assert isinstance(office.beat("a"), HeartbeatRefusal)
     assert office.controller.live() == set()
 
@@ -227,6 +227,39 @@ def test_dead_followers_leave_the_isr_and_are_not_taken_in(office: Office) -> No
     assert refused.code == "NODE_NOT_LIVE"
     office.beat("c")
     assert office.controller.admit(back) is None
+
+
+def test_dead_members_that_the_minimum_needs_stay_in_the_isr(office: Office) -> None:
+    """Nothing is committed without them, so each has everything and may be elected (KIP-966)."""
+    office.begin()
+    office.pass_time(700, "a", "b")
+    office.apply()
+    office.pass_time(1500, "a")
+    office.apply()
+    assert office.cluster.partition().isr == ("a", "b")
+    office.pass_time(2300, "b")
+    office.apply()
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.isr) == ("b", ("a", "b"))
+    office.pass_time(3100, "a")
+    office.apply()
+    partition = office.cluster.partition()
+    assert (partition.leader, partition.isr) == ("a", ("a", "b"))
+
+
+def test_a_controller_without_a_raft_lease_calls_no_node_dead(office: Office) -> None:
+    """It may be the controller that does not receive; the others may commit what it proposes."""
+    office.begin()
+    office.beat("a", "b", "c")
+    office.now = 700
+    lease = office.now * NS_PER_MS
+    assert office.tell(Tick(lease)) == []
+    due = office.controller.next_deadline_ns()
+    assert due is not None
+    assert due > lease
+    assert office.tell(Tick(lease + 1)) != []
+    office.apply()
+    assert office.cluster.partition().leader is None
 
 
 def test_a_leader_whose_disk_failed_is_replaced_at_once(office: Office) -> None:

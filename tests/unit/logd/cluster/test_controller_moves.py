@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from penstock.logd.controller.controller import ProposalDropped, RebalanceAsked, Tick
 from penstock.logd.metadata.commands import ChangeObservers, Drain, SetTarget
 from penstock.logd.metadata.records import ReplicationOptions
-from tests.support.cluster_office import TIMING, Office
+from tests.support.cluster_office import ALWAYS, TIMING, Office
 from tests.support.cluster_state import Cluster
 
 
@@ -36,7 +36,7 @@ def settle(office: Office, done: Callable[[], bool]) -> None:
     while not done():
         office.now += 50
         office.beat(*office.cluster.state.nodes)
-        office.tell(Tick())
+        office.tell(Tick(ALWAYS))
         office.apply()
 
 
@@ -61,7 +61,7 @@ def test_a_drained_node_is_emptied_step_by_step() -> None:
     for _ in range(40):
         office.now += 500
         office.beat("a", "b", "c", "d")
-        office.tell(Tick())
+        office.tell(Tick(ALWAYS))
         for command in office.apply():
             assert not isinstance(command, SetTarget) or "a" not in (command.target or ())
         for number, partition in enumerate(cluster.stream().partitions):

@@ -161,11 +161,11 @@ async def leading(node: Any) -> Any:
 async def test_what_is_not_durable_is_told_only_where_others_copy_it(tmp_path: Path) -> None:
     async with node_with(tmp_path, led()) as node:
         replica = await leading(node)
-        assert not replica.partition.writer.tell_written
+        assert not replica.partition.writer.reports_written
         become(node, led(observers=("o",)))
-        assert replica.partition.writer.tell_written
+        assert replica.partition.writer.reports_written
         become(node, led())
-        assert not replica.partition.writer.tell_written
+        assert not replica.partition.writer.reports_written
 
 
 async def test_a_failed_log_is_answered_for_where_nobody_else_can_lead(tmp_path: Path) -> None:

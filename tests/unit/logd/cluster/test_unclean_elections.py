@@ -5,7 +5,7 @@ import pytest
 from penstock.logd.controller.controller import Tick, UncleanElectionAsked
 from penstock.logd.controller.liveness import NS_PER_MS
 from penstock.logd.metadata.records import PartitionKey
-from tests.support.cluster_office import KEY, Office, report
+from tests.support.cluster_office import ALWAYS, KEY, Office, report
 from tests.support.cluster_state import Cluster
 
 
@@ -48,7 +48,7 @@ def test_an_operator_is_told_that_nobody_is_there(office: Office) -> None:
     office.do(office.cluster.isr_change("a"))
     office.begin()
     office.now = 700
-    office.tell(Tick())
+    office.tell(Tick(ALWAYS))
     office.apply()
     assert objection(office) == "NO_REPLICA"
     assert office.controller.objection(PartitionKey("x", 0), 0).code == "UNKNOWN_PARTITION"  # type: ignore[union-attr]

@@ -13,8 +13,8 @@ from penstock.logd.replication.events import Answer, Fetch, Frames, NodeId, OutO
 from penstock.logd.replication.session import (
     FETCHES_PER_REQUEST_MAX,
     MARK_WAIT_NS,
+    RESPONSES_UNACKNOWLEDGED_MAX,
     RESPONSES_UNDER_WAY_MAX,
-    RESPONSES_UNTOLD_MAX,
     CatchUpPace,
     FetchSessionClient,
     FetchSessionHandler,
@@ -219,7 +219,7 @@ def commit(pair: Pair, each: PartitionId, count: int) -> None:
         pair.respond()
     pair.ask()
     pair.marks[each] = pair.ends[each] - 1
-    pair.serving.touch(each)
+    pair.serving.high_watermark_risen(each, pair.now_ns)
 
 
 def test_records_that_come_one_after_another_cost_a_response_each() -> None:
@@ -245,11 +245,13 @@ def test_high_watermarks_go_together_when_the_first_has_waited() -> None:
         pair.ask()
         pair.respond()
     pair.ask()
+    looked = pair.looked
     for each in pair.keys[:50]:
         pair.marks[each] = 0
-        pair.serving.touch(each)
-        assert not pair.respond()
+        pair.serving.high_watermark_risen(each, pair.now_ns)
+        assert not pair.serving.has_ready
         pair.now_ns += 1
+    assert pair.looked == looked
     deadline_ns = pair.serving.next_deadline_ns(pair.now_ns)
     assert deadline_ns is not None
     pair.now_ns = deadline_ns
@@ -265,7 +267,7 @@ def test_a_follower_that_was_not_answered_yet_is_answered_at_once() -> None:
         serving.took(Request(1, number, 0, ((key(1), wish),), ()))
         answer = frames(number, offset=6, upto=6, mark=5)
         serving.answer(key(1), answer)
-        assert serving.begin(0)
+        assert serving.begin(0) is answered
         assert (serving.next_part(lambda _: answer, 0) is not None) is answered  # noqa: B023
 
 
@@ -317,10 +319,10 @@ def test_what_was_taken_is_told_before_the_leader_has_to_wait_for_it() -> None:
     for number in range(1, RESPONSES_UNDER_WAY_MAX):
         assert asking.request() is None, "one request for each response would be wasted"
         asking.took(1, number)
-        if number > RESPONSES_UNTOLD_MAX:
+        if number > RESPONSES_UNACKNOWLEDGED_MAX:
             break
     request = asking.request()
-    assert request == Request(1, 1, RESPONSES_UNTOLD_MAX + 1, (), ())
+    assert request == Request(1, 1, RESPONSES_UNACKNOWLEDGED_MAX + 1, (), ())
     assert asking.request() is None
 
 
@@ -408,8 +410,7 @@ def test_a_difference_is_told_though_there_is_nothing_else() -> None:
     def told(*, dedup_differs: bool = False) -> list[bool]:
         answer = replace(frames(1, offset=5, upto=5), dedup_differs=dedup_differs)
         serving.answer(key(0), answer)
-        assert serving.begin(0)
-        part = serving.next_part(lambda _: answer, 0)
+        part = serving.next_part(lambda _: answer, 0) if serving.begin(0) else None
         if part is None:
             return []
         assert isinstance(part.answer, Frames)

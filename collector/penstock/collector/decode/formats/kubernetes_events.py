@@ -58,6 +58,13 @@ _EVENT: Final = {
     "k8s.event.reporting_controller": ("reportingComponent",),
     "k8s.event.reporting_instance": ("reportingInstance",),
 }
+_WITHOUT_PLACE: Final = {
+    "event_labels_dropped": ("metadata", "labels"),
+    "event_annotations_dropped": ("metadata", "annotations"),
+    "managed_fields_dropped": ("metadata", "managedFields"),
+    "related_objects_dropped": ("related",),
+}
+"""Facts of an event that its record has not, by the note that counts the events with them."""
 
 
 def event_line(
@@ -82,6 +89,9 @@ def event_line(
     attributes, left_out = flatten(_attributes(event))
     if left_out:
         notes["attributes_dropped"] += left_out
+    for what, path in _WITHOUT_PLACE.items():
+        if _found(event, *path):
+            notes[what] += 1
     record = log_fields(
         level or INFO,
         _time_ns(event, now_ns, notes),

@@ -13,6 +13,7 @@ of a path which its sender did not escape. LEEF escapes nothing. A value of CEF 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -83,8 +84,11 @@ LEEF: Final = EventForm(
 )
 
 
-def read_cef(text: str) -> Event | None:
-    """The event in a text; None when it has none."""
+def read_cef(text: str, notes: Counter[str] | None = None) -> Event | None:
+    """The event in a text; None when it has none.
+
+    Of a key that is repeated the last counts; `notes` has the number of the others.
+    """
     head = _CEF.search(text)
     if head is None:
         return None
@@ -96,13 +100,17 @@ def read_cef(text: str) -> Event | None:
     extension = text[head.end() :]
     keys = list(_KEY.finditer(extension))
     ends = [*(key.start() for key in keys), len(extension)]
+    if before := extension[: ends[0]].strip():  # it belongs to no key
+        event["cef.extensions"] = before
     for key, end in zip(keys, ends[1:], strict=True):
         event[f"cef.extensions.{key[1]}"] = _unescaped(extension[key.end() : end].strip())
+    if notes is not None and len(keys) > 1:
+        notes["keys_repeated"] += len(keys) - len({key[1] for key in keys})
     return event
 
 
-def read_leef(text: str) -> Event | None:
-    """The event in a text; None when it has none."""
+def read_leef(text: str, notes: Counter[str] | None = None) -> Event | None:
+    """The event in a text, as `read_cef`; None when it has none."""
     head = _LEEF.search(text)
     if head is None:
         return None
@@ -113,10 +121,20 @@ def read_leef(text: str) -> Event | None:
     if head[1] == "2" and (given := _DELIMITER.match(text, at)) is not None:
         at = given.end()
         delimiter = chr(int(given[1], 16)) if given[1] else given[2] or delimiter
+    alone: list[str] = []
+    repeated = 0
     for pair in text[at:].split(delimiter):
         key, equals, value = pair.partition("=")
         if equals and (key := key.strip()):
-            event[f"leef.extensions.{key[:200]}"] = value.strip()
+            name = f"leef.extensions.{key[:200]}"
+            repeated += name in event
+            event[name] = value.strip()
+        elif pair.strip():
+            alone.append(pair.strip())
+    if alone:  # they belong to no key
+        event["leef.extensions"] = delimiter.join(alone)
+    if repeated and notes is not None:
+        notes["keys_repeated"] += repeated
     return event
 
 

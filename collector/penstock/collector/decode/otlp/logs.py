@@ -34,7 +34,12 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, ResourceLogs, ScopeLogs
 
 from penstock.collector.decode.otlp.messages import LOGS, as_json, parse_request
-from penstock.collector.decode.otlp.records import Note, map_element, says_unknown_level
+from penstock.collector.decode.otlp.records import (
+    Note,
+    map_element,
+    says_unknown_level,
+    without_place,
+)
 from penstock.collector.decode.severity import severity
 from penstock.collector.decode.shapes import Check, ShapeValidator
 from penstock.specs.formats.otlp import RENAMED, scope_attributes
@@ -118,7 +123,9 @@ _FIELDS: Final = frozenset(
 _NO_TRACE: Final = bytes(16)
 _NO_SPAN: Final = bytes(8)
 _TEXTS: Final = {number: severity_text(number) for number in range(1, 25)}
+_OF_A_RECORD: Final = ("flag_bits_dropped", "levels_unknown", "texts_cut")
 _SEVERITY_CHARACTERS_MAX: Final = 32
+_TRACE_FLAGS_MAX: Final = 0xFF
 _COMMON: Final = attrgetter(
     "time_unix_nano", "observed_time_unix_nano", "severity_number", "severity_text"
 )
@@ -161,11 +168,16 @@ def map_logs(
             for made in map_element(as_json(element), default, now_ns, note):
                 yield [(made, None)]
             continue
+        _note_around(element, note)
         for scope, records in zip(element.scope_logs, packed, strict=True):
             about = _scope_members(scope)
             validator = ShapeValidator(check)
             plain = _Lines(scope.scope.name, about or [], resource, now_ns, note, validator)
-            own = about is None or scope.schema_url.startswith(_OWN)
+            own = (
+                about is None
+                or scope.schema_url.startswith(_OWN)
+                or len(scope.scope.name) > SCOPE_CHARACTERS_MAX
+            )
             for first in range(0, len(records), AT_ONCE):
                 part = records[first : first + AT_ONCE]
                 found = [None] * len(part) if own else [*map(plain.make, part)]
@@ -178,13 +190,13 @@ def map_logs(
                         yield [one]
                         continue
                     alone = _alone(element, scope, scope.log_records[index])
-                    lines = map_element(alone, default, now_ns, _levels(note))
+                    lines = map_element(alone, default, now_ns, _of_a_record(note))
                     yield [(line, None) for line in lines]
 
 
-def _levels(note: Note) -> Note:
-    """Counts unknown levels alone: what the resource has too much of is counted once for all."""
-    return lambda what, count: note(what, count) if what == "levels_unknown" else None
+def _of_a_record(note: Note) -> Note:
+    """Counts what a record has alone: what the resource has too much of is counted once for all."""
+    return lambda what, count: note(what, count) if what in _OF_A_RECORD else None
 
 
 class _Lines:
@@ -200,7 +212,7 @@ class _Lines:
         validator: ShapeValidator,
     ) -> None:
         self._about = about
-        own = f',"scope":{_encoded(scope[:SCOPE_CHARACTERS_MAX])}' if scope else ""
+        own = f',"scope":{_encoded(scope)}' if scope else ""
         self._end = f'{own},"resource":{resource}}}'
         self._now_ns, self._note, self._validator = now_ns, note, validator
 
@@ -213,7 +225,7 @@ class _Lines:
         time_ns, observed_ns, number, text = _COMMON(record)
         observed_ns = observed_ns or self._now_ns
         time_ns = time_ns or observed_ns
-        if time_ns > INT64_MAX or observed_ns > INT64_MAX:
+        if time_ns > INT64_MAX or observed_ns > INT64_MAX or len(text) > _SEVERITY_CHARACTERS_MAX:
             return None
         if number not in _TEXTS and says_unknown_level(number, text):
             self._note("levels_unknown", 1)
@@ -327,7 +339,9 @@ def _rare(record: Any) -> tuple[int, str] | None:
         if span_id and span_id != _NO_SPAN:
             which, members = 2, f'{members},"span_id":"{span_id.hex()}"'
     if flags:
-        which, members = which | 4, f'{members},"trace_flags":{flags & 0xFF}'
+        if flags > _TRACE_FLAGS_MAX:
+            return None
+        which, members = which | 4, f'{members},"trace_flags":{flags}'
     if name:
         if len(name) > NAME_CHARACTERS_MAX:
             return None
@@ -344,7 +358,7 @@ def _severity(number: int, text: str) -> tuple[int, str]:
     if number not in _TEXTS:
         named = severity(text or None)
         number = named[0] if named else DEFAULT_SEVERITY
-    return _level(number, text[:_SEVERITY_CHARACTERS_MAX] or _TEXTS[number])
+    return _level(number, text or _TEXTS[number])
 
 
 def _level(number: int, text: str) -> tuple[int, str]:
@@ -356,6 +370,23 @@ def _encoded(value: Any) -> str:
 
 
 _LEVELS: Final = {number: _level(number, text) for number, text in _TEXTS.items()}
+
+
+def _note_around(element: Any, note: Note) -> None:
+    """Count what an element says of its resource and scopes that no record has."""
+    resource = element.resource
+    counts = [one.scope.dropped_attributes_count for one in element.scope_logs]
+    if not (resource.dropped_attributes_count or resource.entity_refs or any(counts)):
+        return
+    around = {
+        "resource": {
+            "droppedAttributesCount": resource.dropped_attributes_count,
+            "entityRefs": [*resource.entity_refs],
+        },
+        "scopeLogs": [{"scope": {"droppedAttributesCount": count}} for count in counts],
+    }
+    for what, count in without_place(around).items():
+        note(what, count)
 
 
 def _alone(element: Any, scope: Any, record: Any) -> Json:

@@ -9,6 +9,7 @@ sums, and a gauge ``<name>`` with the attribute ``quantile``. The rest is for th
 refuse.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -40,6 +41,17 @@ _CUMULATIVE: Final = 2
 _UNFIT: Final = (
     ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError,
 )  # fmt: skip
+_SEVERITY_CHARACTERS_MAX: Final = 32
+_UNIT_CHARACTERS_MAX: Final = 63
+_TRACE_FLAGS_MAX: Final = 0xFF
+_DROPPED_COUNT: Final = re.compile(r"[0-9]{1,10}")
+_TEXTS_MAX: Final = {
+    "scope": SCOPE_CHARACTERS_MAX,
+    "severity_text": _SEVERITY_CHARACTERS_MAX,
+    "status_message": STRING_CHARACTERS_MAX,
+    "trace_state": TRACE_STATE_CHARACTERS_MAX,
+    "unit": _UNIT_CHARACTERS_MAX,
+}
 _CONTEXT_CHARACTERS_MAX: Final = {
     str(info.alias): next(rule.max_length for rule in info.metadata if hasattr(rule, "max_length"))
     for info in Context.model_fields.values()
@@ -58,8 +70,9 @@ def map_element(
         element: An element of ``resourceLogs``, ``resourceSpans`` or ``resourceMetrics``.
         default: The resource when the element has none.
         now_ns: Arrival time.
-        note: Counts attributes of the resource that are beyond its bounds, though the resource says
-            so itself, exemplars that are beyond a record's, and records whose level is unknown.
+        note: Counts facts that records have no field for, attributes of the resource that are
+            beyond its bounds, though the resource says so itself, exemplars that are beyond a
+            record's, texts that are cut, and records whose level is unknown.
 
     Yields:
         A line, or the JSON text of what cannot be read.
@@ -68,8 +81,8 @@ def map_element(
         RefusedRecordError: It is no such element.
     """
     resource: Json | None = None
-    for what, count in _without_place(element).items():
-        note(f"{what}_dropped", count)
+    for what, count in without_place(element).items():
+        note(what, count)
     for record in read_otlp(_without_summaries(element)):
         if isinstance(record, Unread):
             yield _raw(record.member)
@@ -80,30 +93,96 @@ def map_element(
                 note("resource_attributes_dropped", left_out)
         record["resource"] = resource
         exemplars = len(record.get("exemplars", ()))
+        lost = Counter(texts_cut=_long_texts(record))
         said = (record.get("severity_number"), record.get("severity_text"))
         try:
             line = _dump(_fit(record, now_ns))
         except _UNFIT:
             yield _raw(record)
         else:
-            if beyond := exemplars - len(record.get("exemplars", ())):
-                note("exemplars_dropped", beyond)
-            if record["kind"] == "log" and says_unknown_level(*said):
-                note("levels_unknown", 1)
+            lost["exemplars_dropped"] = exemplars - len(record.get("exemplars", ()))
+            lost["levels_unknown"] = record["kind"] == "log" and says_unknown_level(*said)
+            for what, count in (+lost).items():
+                note(what, count)
             yield line
 
 
-def _without_place(element: Json) -> Counter[str]:
-    """Count the facts about metrics that a point has no field for, by fact."""
+def without_place(element: Json) -> Counter[str]:
+    """Count the facts of an element that its records have no field for, by the name of the note."""
     found: Counter[str] = Counter()
-    scopes = element.get("scopeMetrics")
-    for scope in scopes if isinstance(scopes, list) else ():
-        metrics = scope.get("metrics") if isinstance(scope, dict) else None
-        for metric in metrics if isinstance(metrics, list) else ():
-            if isinstance(metric, dict):
-                found["metric_descriptions"] += bool(metric.get("description"))
-                found["metric_metadata"] += bool(metric.get("metadata"))
-    return +found
+    if isinstance(resource := element.get("resource"), dict):
+        _count_of_holder(resource, found)
+        if refs := resource.get("entityRefs"):
+            found["entity_refs_dropped"] += len(refs) if isinstance(refs, list) else 1
+    for outer, inner, count in _COUNTED:
+        for scope in _objects(element.get(outer)):
+            if isinstance(about := scope.get("scope"), dict):
+                _count_of_holder(about, found)
+            for member in _objects(scope.get(inner)):
+                count(member, found)
+    return found
+
+
+def _count_of_span(span: Json, found: Counter[str]) -> None:
+    _count_flags(span, found)
+    if links := span.get("links"):
+        for link in _objects(links):
+            _count_of_holder(link, found)
+            if link.get("traceState"):
+                found["link_trace_states_dropped"] += 1
+            if link.get("flags"):
+                found["link_flags_dropped"] += 1
+    if events := span.get("events"):
+        for event in _objects(events):
+            _count_of_holder(event, found)
+
+
+def _count_of_metric(metric: Json, found: Counter[str]) -> None:
+    if metric.get("description"):
+        found["metric_descriptions_dropped"] += 1
+    if metric.get("metadata"):
+        found["metric_metadata_dropped"] += 1
+
+
+def _count_of_holder(holder: Json, found: Counter[str]) -> None:
+    """Add the attributes that a sender dropped of what is no record itself."""
+    if count := holder.get("droppedAttributesCount"):
+        known = _DROPPED_COUNT.fullmatch(str(count))
+        found["attributes_dropped_by_sender"] += int(known[0]) if known else 1
+
+
+def _count_flags(record: Json, found: Counter[str]) -> None:
+    """Count flags of which a record keeps the lower eight bits alone."""
+    flags = record.get("flags")
+    if isinstance(flags, int) and flags > _TRACE_FLAGS_MAX:
+        found["flag_bits_dropped"] += 1
+
+
+def _objects(value: Any) -> Iterator[Json]:
+    """The objects of a list; nothing of what is none, which is refused elsewhere."""
+    if isinstance(value, list):
+        yield from (one for one in value if isinstance(one, dict))
+
+
+_COUNTED: Final = (
+    ("scopeLogs", "logRecords", _count_flags),
+    ("scopeSpans", "spans", _count_of_span),
+    ("scopeMetrics", "metrics", _count_of_metric),
+)
+
+
+def _long_texts(record: Json) -> int:
+    """Count the texts that are cut, or left out as a `trace_state` is, without the record's saying.
+
+    A body that is cut says so, and attributes that are cut are counted in the record.
+    """
+    texts = [(record.get(key), longest) for key, longest in _TEXTS_MAX.items()]
+    context = record.get("context") or {}
+    texts += [(context.get(key), longest) for key, longest in _CONTEXT_CHARACTERS_MAX.items()]
+    if record["kind"] == "span":
+        named = [record, *(record.get("events") or ())]
+        texts += [(one.get("name"), NAME_CHARACTERS_MAX) for one in named]
+    return sum(text.__class__ is str and len(text) > longest for text, longest in texts)
 
 
 def _fit(record: Json, now_ns: int) -> Json:
@@ -133,7 +212,7 @@ def _fit_ids(record: Json) -> None:
     if "trace_id" not in record:
         record.pop("span_id", None)
     if "trace_flags" in record:
-        record["trace_flags"] &= 0xFF  # the bits above say whether the parent is remote
+        record["trace_flags"] &= _TRACE_FLAGS_MAX  # above: whether the parent is remote
 
 
 def _fit_context(context: Json) -> Json:
@@ -166,7 +245,9 @@ def _fit_severity(record: Json) -> None:
         named = severity(text)
         number = named[0] if named else DEFAULT_SEVERITY
     record["severity_number"] = number
-    record["severity_text"] = str(text)[:32] if text else severity_text(number)
+    record["severity_text"] = (
+        str(text)[:_SEVERITY_CHARACTERS_MAX] if text else severity_text(number)
+    )
 
 
 def says_unknown_level(number: Any, text: Any) -> bool:
@@ -202,7 +283,7 @@ def _fit_member(member: Json, record: Json) -> Json:
 
 def _fit_metric(record: Json, now_ns: int) -> None:
     time_ns = record["time_unix_nano"] = record.get("time_unix_nano") or now_ns
-    record["unit"] = (record.get("unit") or "1")[:63]
+    record["unit"] = (record.get("unit") or "1")[:_UNIT_CHARACTERS_MAX]
     kind = record["metric_type"]
     if kind != "gauge":
         start_ns = record.get("start_time_unix_nano") or time_ns

@@ -7,10 +7,11 @@
     histogram                 histogram: cumulative buckets by ``le`` become counts between bounds
     summary, gauge histogram  their samples: gauges, and for ``_count`` and ``_sum`` sums
 
-Sums began when the exporter's process did, if it says so (``process_start_time_seconds``), else
-when it was first scraped. NaN and the infinities are values as others. What is counted are the
-samples of a family that makes no sense: bucket counts that are none, bounds that are no
-numbers, times that no record can hold; and those of a histogram without its last bucket.
+Sums and histograms began when their ``_created`` says, else when the exporter's process did, if it
+says so (``process_start_time_seconds``), else when it was first scraped. NaN and the infinities are
+values as others. What is counted are the samples of a family that makes no sense: bucket counts
+that are none, bounds that are no numbers, times that no record can hold; and those of a histogram
+without its last bucket.
 
 Exemplars, which OpenMetrics has, stay with their point: the latest, as many as a record may have.
 The others are counted.
@@ -19,7 +20,7 @@ The others are counted.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,12 +46,16 @@ from penstock.specs.models.scalars import not_finite_word
 _START: Final = "process_start_time_seconds"
 _NANOSECONDS: Final = 1_000_000_000
 _SAMPLE_LINE: Final = re.compile(rb"^[ \t]*[^#\s]", re.MULTILINE)
+_COMMENT: Final = re.compile(
+    rb"^[ \t]*#(?![ \t]*(?:HELP|TYPE|UNIT)[ \t]|[ \t]*EOF[ \t\r]*$)", re.MULTILINE
+)
 _TRACE_ID: Final = re.compile(r"(?!0+\Z)[0-9a-f]{32}")
 _SPAN_ID: Final = re.compile(r"(?!0+\Z)[0-9a-f]{16}")
 _MALFORMED: Final = (
     ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError,
 )  # fmt: skip
 """Exceptions that the parser raises, some of them only when its samples are read."""
+_CUMULATIVE: Final = frozenset({"counter", "histogram", "summary"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ def read_exposition(
     start_ns = _start_ns(found.metrics, first_scrape_ns)
     for family in found.metrics:
         try:
-            points, left_out = _points(family, start_ns)
+            points, left_out = _points(family, start_ns, scrape_ns)
             exemplars = [_exemplars(point, scrape_ns) for point in points]
         except _MALFORMED:
             scraped.malformed += len(family.samples)
@@ -129,8 +134,10 @@ def _read_text(body: bytes, content_type: str, max_samples: int) -> Families:
         else text_string_to_metric_families
     )
     found = Families()
+    found.notes["comments_dropped"] += sum(1 for _ in _COMMENT.finditer(body))
     try:
         for family in parse(body.decode()):
+            found.count_without_place(family.documentation, family.type)
             found.metrics.append(family)
             found.samples += len(family.samples)
     except _MALFORMED as error:
@@ -169,28 +176,56 @@ def _start_ns(families: Iterable[Metric], first_scrape_ns: int) -> int:
     return first_scrape_ns
 
 
-def _points(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]:
+def _points(family: Metric, start_ns: int, scrape_ns: int) -> tuple[list[ScrapedPoint], int]:
     """A family's points, and how many samples are in none of them."""
+    starts = _Starts(family, start_ns, scrape_ns)
     if family.type == "histogram":
-        return _histograms(family, start_ns)
-    return list(_numbers(family, start_ns)), 0
+        return _histograms(family, starts)
+    return list(_numbers(family, starts)), 0
 
 
-def _numbers(family: Metric, start_ns: int) -> Iterator[ScrapedPoint]:
+class _Starts:
+    """The times at which the sums of a family began: those of their ``_created``, or one of all.
+
+    Args:
+        default_ns: Time of those that have no ``_created``, or one that is not past.
+    """
+
+    def __init__(self, family: Metric, default_ns: int, scrape_ns: int) -> None:
+        self._default_ns = default_ns
+        self._created: dict[frozenset[tuple[str, str]], int] = {}
+        for sample in family.samples:
+            if _says_creation(family, sample) and 0 < sample.value < scrape_ns / _NANOSECONDS:
+                own = frozenset(sample.labels.items())
+                self._created[own] = int(sample.value * _NANOSECONDS)
+
+    def of(self, labels: Mapping[str, str]) -> int:
+        """The time of a series; the bound of a bucket is none of its labels here."""
+        if not self._created:
+            return self._default_ns
+        return self._created.get(frozenset(labels.items()), self._default_ns)
+
+
+def _says_creation(family: Metric, sample: Sample) -> bool:
+    """Return whether a sample is the time of creation of a series, and no measurement."""
+    return family.type in _CUMULATIVE and sample.name == f"{family.name}_created"
+
+
+def _numbers(family: Metric, starts: _Starts) -> Iterator[ScrapedPoint]:
     for sample in family.samples:
-        if sample.name.endswith("_created") and family.type in ("counter", "summary"):
+        if _says_creation(family, sample):
             continue  # the time itself, not a measurement
         is_sum = family.type == "counter" or (
             family.type == "summary" and sample.name.endswith(("_count", "_sum"))
         )
         typed: dict[str, Any] = {"metric_type": "gauge", "value": float(sample.value)}
         if is_sum:
-            typed |= {"metric_type": "sum", **window(start_ns)}
+            typed |= {"metric_type": "sum", **window(starts.of(sample.labels))}
             typed["is_monotonic"] = not sample.name.endswith("_sum")
         yield _point(family, sample, typed)
 
 
-def _histograms(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]:
+def _histograms(family: Metric, starts: _Starts) -> tuple[list[ScrapedPoint], int]:
     """Each set of labels of a histogram as one point; one without its last bucket is left out."""
     points: list[ScrapedPoint] = []
     left_out = 0
@@ -218,7 +253,7 @@ def _histograms(family: Metric, start_ns: int) -> tuple[list[ScrapedPoint], int]
             "count": totals[-1],
             "bucket_counts": [now - then for now, then in zip(totals, before, strict=True)],
             "explicit_bounds": [bound for bound, _ in buckets[:-1]],
-            **window(start_ns),
+            **window(starts.of(dict(labels_key))),
         }
         if "sum" in found:
             typed["sum"] = found["sum"]

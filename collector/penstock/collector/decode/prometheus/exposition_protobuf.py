@@ -42,11 +42,16 @@ _FAMILY: Final = describe(
         },
         "Label": {"name": Field(1, "string"), "value": Field(2, "string")},
         "Value": _VALUE,
-        "Counter": {**_VALUE, "exemplar": Field(2, "Exemplar")},
+        "Counter": {
+            **_VALUE,
+            "exemplar": Field(2, "Exemplar"),
+            "created_timestamp": Field(3, "Time"),
+        },
         "Summary": {
             "sample_count": Field(1, "uint64"),
             "sample_sum": Field(2, "double"),
             "quantile": Field(3, "Quantile", is_repeated=True),
+            "created_timestamp": Field(4, "Time"),
         },
         "Quantile": {"quantile": Field(1, "double"), "value": Field(2, "double")},
         "Histogram": {
@@ -82,6 +87,9 @@ _FAMILY: Final = describe(
         "Time": {"seconds": Field(1, "int64"), "nanos": Field(2, "int32")},
     },
 )["MetricFamily"]
+_CUMULATIVE: Final = ("counter", "summary", "histogram")
+_WITHOUT_TYPE: Final = frozenset({"gaugehistogram", "info", "stateset"})
+"""Types of families whose samples become gauges, which say nothing of the type."""
 _TYPES: Final = ("counter", "gauge", "summary", "unknown", "histogram", "gaugehistogram")
 _VARINT_BYTES_MAX: Final = 5
 
@@ -117,6 +125,11 @@ class Families:
     natives: list[NativePoint] = field(default_factory=list)
     samples: int = 0
     notes: Counter[str] = field(default_factory=Counter)
+
+    def count_without_place(self, documentation: str, kind: str) -> None:
+        """Count what is said of a family and of no point."""
+        self.notes["help_texts_dropped"] += bool(documentation)
+        self.notes["family_types_dropped"] += kind in _WITHOUT_TYPE
 
 
 def read_families(body: bytes, max_samples: int) -> Families:
@@ -162,8 +175,10 @@ def _messages(body: bytes) -> Iterator[bytes]:
 
 def _take(family: Any, families: Families) -> None:
     kind = _TYPES[family.type] if 0 <= family.type < len(_TYPES) else "unknown"
+    families.count_without_place(family.help, kind)
     made = Metric(family.name, "", kind)
     made.unit = family.unit
+    created: list[Sample] = []
     for metric in family.metric:
         labels = {one.name: one.value for one in metric.label}
         if _is_native(metric.histogram):
@@ -177,7 +192,10 @@ def _take(family: Any, families: Families) -> None:
             Sample(name, {**labels, **own}, value, time, exemplar)
             for name, own, value, exemplar in _samples(family.name, metric)
         ]
+        if kind in _CUMULATIVE and (begun_s := _created_s(metric)):
+            created.append(Sample(f"{family.name}_created", labels, begun_s))
     families.samples += len(made.samples)
+    made.samples += created  # which text has as samples, and this format beside them
     if made.samples:
         families.metrics.append(made)
 
@@ -208,6 +226,15 @@ def _samples(
             yield f"{name}_bucket", {"le": "+Inf"}, count, None
         yield f"{name}_sum", {}, found.sample_sum, None
         yield f"{name}_count", {}, count, None
+
+
+def _created_s(metric: Any) -> float:
+    """The time since which a metric counts, in seconds; 0: it is not sent."""
+    for kind in _CUMULATIVE:
+        if metric.HasField(kind):
+            time = getattr(metric, kind).created_timestamp
+            return float(time.seconds + time.nanos / 1e9)
+    return 0.0
 
 
 def _is_native(histogram: Any) -> bool:

@@ -63,7 +63,8 @@ def native_histogram(one: NativeHistogram, start_ns: int, notes: Counter[str]) -
     Args:
         one: The histogram.
         start_ns: Time since which it counts.
-        notes: Counts observations that are no numbers, which are in no bucket; they are left out.
+        notes: Counts observations that are no numbers, which are in no bucket, and sums that are
+            not finite; both are left out.
     """
     if is_stale(one.sum):
         empty = {"count": 0, "scale": 0, "zero_count": 0, "flags": NO_RECORDED_VALUE}
@@ -81,6 +82,8 @@ def native_histogram(one: NativeHistogram, start_ns: int, notes: Counter[str]) -
     typed = {"count": count, **window(start_ns)}
     if math.isfinite(one.sum):
         typed["sum"] = one.sum
+    else:
+        notes["sums_not_finite"] += 1
     if one.schema == _CUSTOM_BUCKETS:
         return typed | _explicit(one, positive) if _fits(one, positive) else "custom buckets"
     if one.schema not in _SCHEMAS:

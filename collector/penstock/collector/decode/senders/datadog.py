@@ -40,6 +40,7 @@ PAYLOAD: Final = describe(
             "unit": Field(6, "string"),
             "source_type_name": Field(7, "string"),
             "interval": Field(8, "int64"),
+            "metadata": Field(9, "bytes"),
         },
         "Resource": {"type": Field(1, "string"), "name": Field(2, "string")},
         "MetricPoint": {"value": Field(1, "double"), "timestamp": Field(2, "int64")},
@@ -52,6 +53,9 @@ _TYPES: Final[Mapping[Any, str]] = {
     **dict.fromkeys((1, "count"), "count"),
     **dict.fromkeys((2, "rate"), "rate"),
 }
+_SERIES_KEYS: Final = frozenset(
+    {"metric", "type", "interval", "points", "resources", "source_type_name", "tags", "unit"}
+)
 _SECOND_NS: Final = 1_000_000_000
 _UNFIT: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -99,6 +103,9 @@ def json_points(body: bytes, service: str, records: RecordMaker) -> Iterator[Mad
     if not isinstance(given, list):
         raise RemoteProtocolError('Payload is not in the expected format: {"series": [...]}')
     for number, one in enumerate(given):
+        if isinstance(one, dict) and not one.keys() <= _SERIES_KEYS:
+            records.notes["series_metadata_dropped"] += "metadata" in one
+            records.notes["fields_unknown"] += len(one.keys() - _SERIES_KEYS - {"metadata"})
         yield from _series(_read_series(one, number), service, records)
 
 
@@ -111,6 +118,8 @@ def protobuf_points(body: bytes, service: str, records: RecordMaker) -> Iterator
     for number, one in enumerate(parse(PAYLOAD, body).series):
         if not one.metric:
             raise RemoteProtocolError(f"series {number} has no metric")
+        if one.metadata:
+            records.notes["series_metadata_dropped"] += 1
         series = Series(
             one.metric, _TYPES.get(one.type), [(it.timestamp, it.value) for it in one.points],
             one.tags, [(it.type, it.name) for it in one.resources],
@@ -185,6 +194,8 @@ def _read_series(one: Any, number: int) -> Series:
     """
     try:
         interval_s = one.get("interval") or 0
+        if type(interval_s) is int and abs(interval_s) > INT64_MAX:
+            raise ValueError("the interval is beyond 64 bits")
         series = Series(
             one["metric"],
             _TYPES.get(one.get("type")),

@@ -18,6 +18,8 @@ from penstock.collector.errors import RemoteProtocolError
 Json = dict[str, Any]
 _TAKEN: Final = ("index", "create")
 _REFUSED: Final = ("update", "delete")
+_PLACED: Final = frozenset({"_index", "_type"})
+"""Metadata of an action that its record has, or that say nothing: all documents are of one type."""
 _FROM_INDEX: Final = "from_index"
 
 
@@ -75,7 +77,7 @@ def bulk_lines(
             continue
         if len(items) >= max_items:
             raise RemoteProtocolError(f"more than {max_items} actions: send less at once")
-        item = _action(line, number, index)
+        item = _action(line, number, index, records)
         items.append(item)
         document = b"" if item.action == "delete" else next(lines, (0, b""))[1]
         if item.action in _REFUSED:
@@ -97,8 +99,8 @@ def document_line(fields: Json, item: BulkItem, service: str, records: RecordMak
     return records.event(fields, resource, About(attributes))
 
 
-def _action(line: bytes, number: int, index: str) -> BulkItem:
-    """An action and its metadata.
+def _action(line: bytes, number: int, index: str, records: RecordMaker) -> BulkItem:
+    """An action and its metadata, of which a record has the index alone; the rest is counted.
 
     Raises:
         RemoteProtocolError: The line is none.
@@ -108,6 +110,9 @@ def _action(line: bytes, number: int, index: str) -> BulkItem:
     if name not in (*_TAKEN, *_REFUSED) or not isinstance(about, dict):
         wanted = "[create], [delete], [index] or [update]"
         raise RemoteProtocolError(f"Malformed action/metadata line [{number}], expected {wanted}")
+    if name in _TAKEN and about.keys() - _PLACED:
+        records.notes["document_ids_dropped"] += "_id" in about
+        records.notes["action_options_dropped"] += len(about.keys() - _PLACED - {"_id"})
     identity = about.get("_id") or secrets.token_urlsafe(_ID_BYTES)
     return BulkItem(name, str(about.get("_index") or index), str(identity))
 

@@ -26,6 +26,8 @@ _HEAD_BYTES: Final = 12
 MAX_CHUNKS: Final = 128
 """Chunks of one message, by the specification."""
 _GZIP: Final = b"\x1f\x8b"
+_VERSIONS: Final = (None, "1.0", "1.1", 1.0, 1.1)
+"""Versions that say nothing more of a message."""
 _OWN: Final = ("version", "host", "short_message", "timestamp", "level")
 _CHUNK_OVERHEAD_BYTES: Final = 128
 """Bytes that holding a chunk costs besides its data."""
@@ -153,6 +155,7 @@ class GelfMessage(NamedTuple):
         text: The short message.
         level: Name of its level, or what stands in its place; empty: there is none.
         time: Its timestamp as it is written; None: there is none.
+        is_known_version: Whether it is of a version that is read here, or names none.
     """
 
     text: str
@@ -160,6 +163,7 @@ class GelfMessage(NamedTuple):
     level: str
     time: Any
     attributes: dict[str, Any]
+    is_known_version: bool
 
 
 def inflate(message: bytes, max_bytes: int) -> bytes:
@@ -193,6 +197,7 @@ def read_gelf(message: bytes) -> tuple[GelfMessage, bool]:
         _level(fields.get("level")),
         fields.get("timestamp"),
         _attributes(fields),
+        fields.get("version") in _VERSIONS,
     ), is_repaired
 
 

@@ -27,6 +27,7 @@ PUSH: Final = describe(
         "Stream": {
             "labels": Field(1, "string"),
             "entries": Field(2, "Entry", is_repeated=True),
+            "hash": Field(3, "uint64"),
         },
         "Entry": {
             "timestamp": Field(1, "Timestamp"),
@@ -59,8 +60,10 @@ def json_lines(
     streams = pushed.get("streams") if isinstance(pushed, dict) else None
     if not isinstance(streams, list):
         raise RemoteProtocolError('couldn\'t parse push request: {"streams": [...]} is expected')
+    records.notes["fields_unknown"] += len(pushed) - 1
     for number, stream in enumerate(streams):
         labels, values = _parts_of(stream, number)
+        records.notes["fields_unknown"] += len(stream) - 2
         entries = (_entry(value, number) for value in values)
         yield from _lines(labels, entries, services, default, added, records)
 
@@ -75,6 +78,8 @@ def protobuf_lines(
     """
     for stream in parse(PUSH, body).streams:
         labels = read_labels(stream.labels)
+        if stream.hash:
+            records.notes["stream_hashes_dropped"] += 1
         entries = (
             (
                 one.timestamp.seconds * 1_000_000_000 + one.timestamp.nanos,

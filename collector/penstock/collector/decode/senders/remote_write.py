@@ -88,6 +88,7 @@ WRITE_1: Final = describe(
         "Metadata": {
             "type": Field(1, "int32"),
             "metric_family_name": Field(2, "string"),
+            "help": Field(4, "bytes"),
             "unit": Field(5, "string"),
         },
         "Sample": _SAMPLE,
@@ -115,7 +116,11 @@ WRITE_2: Final = describe(
             "value": Field(2, "double"),
             "timestamp": Field(3, "int64"),
         },
-        "Metadata": {"type": Field(1, "int32"), "unit_ref": Field(4, "uint32")},
+        "Metadata": {
+            "type": Field(1, "int32"),
+            "help_ref": Field(3, "uint32"),
+            "unit_ref": Field(4, "uint32"),
+        },
         "Sample": _SAMPLE,
         "Histogram": _HISTOGRAM,
         "BucketSpan": _SPAN,
@@ -193,6 +198,7 @@ def point_lines(
     """
     request = parse(WRITE_2 if version == 2 else WRITE_1, body)
     read = _reader_2(request.symbols) if version == 2 else _reader_1(request.metadata)
+    _count_without_place(request, version, records)
     exemplars: dict[Labels, list[tuple[Labels, float, int]]] = {}
     for one in request.timeseries:
         if one.exemplars:
@@ -210,6 +216,17 @@ def point_lines(
             service = next((named[key] for key in services if named.get(key)), default)
             yield from _points(series, named, service, found, records, written)
     records.notes["exemplars_dropped"] += sum(map(len, exemplars.values()))
+
+
+def _count_without_place(request: Any, version: int, records: RecordMaker) -> None:
+    """Count help texts, and the metadata of a request without series, which no other one gets."""
+    notes = records.notes
+    if version == 2:
+        notes["help_texts_dropped"] += sum(1 for it in request.timeseries if it.metadata.help_ref)
+        return
+    notes["help_texts_dropped"] += sum(1 for one in request.metadata if one.help)
+    if not request.timeseries:
+        notes["metadata_dropped"] += len(request.metadata)
 
 
 def _reader_1(metadata: Any) -> Callable[[Any], _Series]:

@@ -10,6 +10,7 @@
 A message that is not of the codec is refused with the reason, and goes to quarantine.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,7 +31,7 @@ from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.senders.gelf import inflate, read_gelf
 from penstock.collector.decode.senders.record_maker import About, RecordMaker
 from penstock.collector.decode.shapes import Made
-from penstock.collector.decode.syslog import parse_message
+from penstock.collector.decode.syslog import header_attributes, parse_message
 from penstock.collector.errors import UndecodableError
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.sources.network.framing import messages_in
@@ -110,7 +111,7 @@ def _decode_json(message: bytes, sender: _Sender, cut: bool) -> Made:
 
 
 def _decode_logfmt(message: bytes, sender: _Sender, cut: bool) -> Made:
-    fields = read_logfmt(message.decode("utf-8", "replace"))
+    fields = read_logfmt(message.decode("utf-8", "replace"), sender.records.notes)
     if fields is None:
         raise UndecodableError("logfmt: the message has no pair of a key and a value")
     return _structured(fields, sender, cut)
@@ -127,29 +128,33 @@ def _decode_gelf(message: bytes, sender: _Sender, cut: bool) -> Made:
     found, is_repaired = read_gelf(text)
     records = sender.records
     records.notes["lines_repaired"] += is_repaired
+    if not found.is_known_version:
+        records.notes["versions_unknown"] += 1
     attributes = {**found.attributes, **sender.beside(cut=cut)}
     about = About(attributes, records.time_of(found.time), found.level)
     resource = sender.resource_of(found.attributes, found.host)
     return records.text(found.text, resource, about)
 
 
-def _decode_event(read: Callable[[str], Event | None], form: EventForm) -> Decode:
+def _decode_event(read: Callable[[str, Counter[str]], Event | None], form: EventForm) -> Decode:
     """A decoder of security events, which may stand behind the head of a syslog message."""
 
     def decode(message: bytes, sender: _Sender, cut: bool) -> Made:
-        event = read(message.decode("utf-8", "replace"))
+        records = sender.records
+        event = read(message.decode("utf-8", "replace"), records.notes)
         if event is None:
             raise UndecodableError(f"{form.name}: the message is no event of this format")
-        records = sender.records
         head = parse_message(message[: max(0, message.find(form.marker))], records.now_ns)
         time_ns, is_there = time_of_event(event, form, records.now_ns)
         if is_there and time_ns is None:
             records.notes["timestamps_unreadable"] += 1
+        elif is_there and head.has_time:
+            records.notes["syslog_times_dropped"] += 1
         level = ""
         if given := event.get(form.severity):
             found = severity_of_event(given)
             level = given[:64] if found is None else found[1]
-        attributes = {**event, **sender.beside(cut=cut)}
+        attributes = {**event, **header_attributes(head), **sender.beside(cut=cut)}
         resource = sender.resource_of(event, head.host.decode("utf-8", "replace"))
         about = About(attributes, head.time_ns if time_ns is None else time_ns, level)
         return records.text(first_text(event, form.bodies), resource, about)

@@ -22,6 +22,10 @@ _TRACE_ID: Final = re.compile(r"(?:[0-9A-Fa-f]{16}){1,2}")
 _SPAN_ID: Final = re.compile(r"[0-9A-Fa-f]{1,16}")
 _KINDS: Final = {"SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
 _STATUSES: Final = {"OK": 1, "ERROR": 2}
+_SPAN_KEYS: Final = frozenset(
+    {"traceId", "id", "parentId", "name", "kind", "timestamp", "duration", "localEndpoint",
+     "remoteEndpoint", "annotations", "tags", "debug", "shared"}
+)  # fmt: skip
 _MICROSECONDS_MAX: Final = INT64_MAX // 1000
 _SCOPE: Final = (
     ("name", ("otel.scope.name", "otel.library.name")),
@@ -46,6 +50,8 @@ def span_lines(body: bytes, service: str, records: RecordMaker) -> Iterator[Made
     for number, span in enumerate(found):
         try:
             element, resource = _element(span, service, records)
+            if not span.keys() <= _SPAN_KEYS:
+                records.notes["fields_unknown"] += len(span.keys() - _SPAN_KEYS)
             for made in map_element(element, resource, records.now_ns, _counting(records)):
                 assert isinstance(made, bytes), "its fields are of OTLP's types"
                 yield made, None
@@ -77,21 +83,27 @@ def _element(span: Json, service: str, records: RecordMaker) -> tuple[Json, Mapp
         values = [tags.pop(key) for key in keys if key in tags]
         if values:
             scope[name] = values[0]
+    kind = span.get("kind") or ""
+    if kind and kind not in _KINDS:
+        records.notes["kinds_unknown"] += 1
     local, remote = span.get("localEndpoint") or {}, span.get("remoteEndpoint") or {}
     start_ns, end_ns = _times(span, records)
     made: Json = {
         "traceId": _id(span["traceId"], _TRACE_ID, 32),
         "spanId": _id(span["id"], _SPAN_ID, 16),
         "name": text_or_empty(span.get("name")),
-        "kind": _KINDS.get(span.get("kind") or "", 1),
+        "kind": _KINDS.get(kind, 1),
         "startTimeUnixNano": start_ns,
         "endTimeUnixNano": end_ns,
-        "status": _status(tags),
+        "status": _status(tags, records),
         "events": [_event(one, start_ns, records) for one in span.get("annotations") or ()],
     }
     if span.get("parentId"):
         made["parentSpanId"] = _id(span["parentId"], _SPAN_ID, 16)
     attributes: Json = {**tags, **_address(local, "local"), **_address(remote, "peer")}
+    both = sum(bool(one.get("ipv4") and one.get("ipv6")) for one in (local, remote))
+    if both:
+        records.notes["addresses_dropped"] += both
     if remote.get("serviceName"):
         attributes["peer.service"] = text_or_empty(remote["serviceName"])
     attributes |= {f"zipkin.{key}": True for key in ("debug", "shared") if span.get(key) is True}
@@ -121,9 +133,12 @@ def _times(span: Json, records: RecordMaker) -> tuple[int, int]:
     return start_us * 1000, (start_us + duration_us) * 1000
 
 
-def _status(tags: dict[str, str]) -> Json:
+def _status(tags: dict[str, str], records: RecordMaker) -> Json:
     """The status that tags say, which are taken out."""
-    code = _STATUSES.get(tags.pop("otel.status_code", ""), 0)
+    named = tags.pop("otel.status_code", "")
+    code = _STATUSES.get(named, 0)
+    if named and named != "UNSET" and not code:
+        records.notes["statuses_unknown"] += 1
     description = tags.pop("otel.status_description", "")
     error = tags.pop("error", None)
     if error is not None and error.lower() != "false":

@@ -206,7 +206,7 @@ class FileSource(Source):
 
     @property
     def states(self) -> list[FileState]:
-        """Every known file, read up to what is done, oldest first; for the checkpoint."""
+        """Every known file, read up to what is done or held, oldest first; for the checkpoint."""
         self._set_positions()
         waiting = (state for state in self._generations.waiting if state.source == self.name)
         states = [*waiting, *(tail.state for tail in self._tails.values())]
@@ -215,7 +215,7 @@ class FileSource(Source):
     def _set_positions(self) -> None:
         delivery = self._sender.delivery
         for tail in self._tails.values():
-            tail.state.position = delivery.cursor(tail.state.origin)
+            tail.state.position = delivery.passed(tail.state.origin)
             with contextlib.suppress(OSError):
                 tail.mark(tail.state.position)
 
@@ -600,7 +600,7 @@ class FileSource(Source):
     def _is_behind(self, tail: Tail) -> bool:
         """Return whether records that the file had when it was opened are not in the log yet."""
         if tail.catches_up_to:
-            done = self._sender.delivery.cursor(tail.state.origin) >= tail.position
+            done = self._sender.delivery.passed(tail.state.origin) >= tail.position
             if done and tail.lines.position >= tail.catches_up_to:
                 tail.catches_up_to = 0
         return bool(tail.catches_up_to)
@@ -619,7 +619,7 @@ class FileSource(Source):
 
     def _lose_again(self, tail: Tail) -> None:
         """Drop a file that cannot be read on, once its records are in the log, and look again."""
-        position = self._sender.delivery.cursor(tail.state.origin)
+        position = self._sender.delivery.passed(tail.state.origin)
         if position < tail.position:
             return
         tail.state.position = position
@@ -795,6 +795,6 @@ class FileSource(Source):
         """Forget generations that ended, once they are delivered."""
         delivery = self._sender.delivery
         for origin, position in list(self._retiring.items()):
-            if delivery.cursor(origin) >= position:
+            if delivery.passed(origin) >= position:
                 delivery.forget(origin)
                 del self._retiring[origin]

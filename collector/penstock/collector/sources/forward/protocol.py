@@ -29,6 +29,7 @@ key; that of a password is of the auth salt, the user's name and the password.
 import hashlib
 import hmac
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -46,6 +47,8 @@ from penstock.collector.limits import (
 from penstock.collector.sources.forward.fragments import Fragment, fragment_of
 from penstock.specs.limits import DEPTH_MAX
 
+_OPTIONS: Final = frozenset({"chunk", "compressed", "fluent_signal", "size"})
+"""Options of a message; `size` is the number of its events, which are counted anyway."""
 _NO_ENTRY: Final = "forward: an entry is not [time, record]"
 _HOLD_BYTES: Final = frozenset({bytes, dict, list})
 _TEXT_DEPTH_MAX: Final = DEPTH_MAX
@@ -213,21 +216,31 @@ def messages_in(unit: bytes) -> Iterator[bytes]:
         at = end
 
 
-def decode_message(raw: bytes) -> list[Event | BadEntry]:
+def decode_message(raw: bytes, notes: Counter[str] | None = None) -> list[Event | BadEntry]:
     """Read the records of a message; an entry that is none takes no other along.
+
+    Args:
+        raw: The message.
+        notes: Counts options of the message and elements of its events that have no place.
 
     Raises:
         UndecodableError: With the reason; no record of the message can be trusted.
     """
     try:
         message = _unpack(raw)
-        tag = _tag(message[0])
-        _refuse_foreign(_option(message).get("fluent_signal", 0))
-        return _events(tag, _entries(message, message[1]), raw)
+        tag, option = _tag(message[0]), _option(message)
+        _refuse_foreign(option.get("fluent_signal", 0))
+        found, beyond = _events(tag, _entries(message, message[1]), raw)
     except UndecodableError:
         raise
     except (*_MSGPACK_ERRORS, IndexError, KeyError) as error:
         raise UndecodableError(f"forward: {type(error).__name__}: {error}"[:200]) from None
+    if notes is not None:
+        if not option.keys() <= _OPTIONS:
+            notes["options_unknown"] += len(option.keys() - _OPTIONS)
+        if beyond:
+            notes["event_elements_dropped"] += beyond
+    return found
 
 
 def _refuse_foreign(signal: Any) -> None:
@@ -247,15 +260,27 @@ def _entries(message: list[Any], entries: Any) -> Iterator[Any]:
         yield message[1:3]
 
 
-def _events(tag: str, entries: Iterator[Any], raw: bytes) -> list[Event | BadEntry]:
+def _events(tag: str, entries: Iterator[Any], raw: bytes) -> tuple[list[Event | BadEntry], int]:
+    """The events of a message, and the number of their elements that have no place."""
     found: list[Event | BadEntry] = []
-    bad = 0
+    bad = beyond = 0
     for entry in entries:
         event = _event(tag, entry)
-        bad += event is None
+        if event is None:
+            bad += 1
+        elif len(entry) > 2 or entry[0].__class__ is list:
+            beyond += _beyond(entry)
         if bad > FORWARD_BAD_ENTRIES_MAX:
             raise UndecodableError(_NO_ENTRY)
         found.append(event or BadEntry(_alone(tag, entry, raw), _NO_ENTRY))
+    return found, beyond
+
+
+def _beyond(entry: list[Any]) -> int:
+    """Elements behind an event's record, behind its metadata, and metadata that are none."""
+    found, head = len(entry) - 2, entry[0]
+    if isinstance(head, list):
+        found += max(0, len(head) - 2) + (len(head) > 1 and not isinstance(head[1], dict))
     return found
 
 

@@ -191,6 +191,23 @@ class Routes:
         return handle
 
 
+def check_post(request: Request, path: str, what: str) -> None:
+    """Refuse a request that is no POST to the one path where something is taken.
+
+    Args:
+        request: Its path and method are looked at.
+        path: The only one.
+        what: Names what is taken, in the plural, for the refusal.
+
+    Raises:
+        Refusal: 404 for another path, 405 for another method.
+    """
+    if request.path != path:
+        raise Refusal(404, f"{what} are taken at {path}")
+    if request.method != "POST":
+        raise Refusal(405, "use POST", allow="POST")
+
+
 def json_response(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
     """A value as an answer in JSON."""
     kind = {"content-type": "application/json; charset=utf-8"}

@@ -4,8 +4,9 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+import structlog
 from pydantic import Field
 from typing_extensions import override
 
@@ -18,6 +19,7 @@ from penstock.collector.sources.network.http_receiver import (
     Handle,
     HttpReceiver,
     Refusal,
+    Routes,
     SenderAuth,
 )
 from penstock.collector.sources.network.listener import Listener
@@ -136,6 +138,9 @@ class HttpRequestSource(Source):
             records = await self._mapper.map(([one] for one in lines), charge, until_s)
         except RemoteProtocolError as error:
             raise self.unreadable(error) from None
+        except Exception as error:  # noqa: BLE001 - else the sender repeats the request for ever
+            structlog.get_logger().exception("request_unreadable", source=self.name)
+            raise self.receiver.malformed(f"unreadable: {type(error).__name__}") from None
         if records is None:
             raise self.receiver.come_again(429, "too much is being received at once")
         if records.exceeds(limits.max_request_records):
@@ -143,9 +148,13 @@ class HttpRequestSource(Source):
             raise self.receiver.malformed(f"more than {most}: send less at once", 413)
         if records.lines:
             await self.receiver.persist(records.payload(), charge)
-        for what, times in notes.items():  # what is refused comes again
-            self.spool_writer.note(what, times)
+        self.count(notes)  # what is refused comes again
         return records
+
+    def count(self, notes: Counter[str]) -> None:
+        """Count what was not understood or has no place of records that are durable."""
+        for what, times in notes.items():
+            self.spool_writer.note(what, times)
 
     @property
     @override
@@ -170,3 +179,58 @@ class HttpRequestSource(Source):
     @override
     async def stop(self) -> None:
         await self._listener.close()
+
+
+_TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
+Section = TypeVar("Section", bound=AuthenticatedSettings)
+
+
+def count_query(request: Request, notes: Counter[str]) -> None:
+    """Count a query, where a protocol has no use for one."""
+    if request.query:
+        notes["queries_ignored"] += 1
+
+
+class AuthenticatedHttpSource(HttpRequestSource, Generic[Section]):
+    """Takes requests of senders that may have to show a token.
+
+    Attributes:
+        section: The source's settings.
+        open_requests: Method and path of requests that need to show nothing.
+    """
+
+    open_requests: ClassVar[Container[tuple[str, str]]] = ()
+
+    def __init__(
+        self, section: Section, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
+    ) -> None:
+        super().__init__(
+            section,
+            resource,
+            spool_writer=spool_writer,
+            auth=section.auth,
+            open_requests=self.open_requests,
+        )
+        self.section = section
+
+
+class RoutedHttpSource(AuthenticatedHttpSource[Section]):
+    """Answers requests by a table of paths and methods; a refusal is a line of text."""
+
+    def __init__(
+        self, section: Section, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
+    ) -> None:
+        super().__init__(section, resource, spool_writer=spool_writer)
+        self._routes = Routes(self.routes())
+
+    @abstractmethod
+    def routes(self) -> Mapping[str, Mapping[str, Handle]]:
+        """What answers the requests of each path, by method."""
+
+    @override
+    def find(self, request: Request) -> Handle:
+        return self._routes(request)
+
+    @override
+    def refuse(self, request: Request, refusal: Refusal) -> Response:
+        return Response(refusal.status, f"{refusal.message}\n".encode(), _TEXT)

@@ -7,17 +7,22 @@ changes nothing and is logged.
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import grpc
 import structlog
 from typing_extensions import override
 
+from penstock.base.lazy_module import LazyModule
 from penstock.collector.sources.settings import TlsSection
 from penstock.logd.errors import LogdError
 from penstock.logd.security.renewal import Renewed
 from penstock.logd.security.tls import CertificateFiles, ClientCertificates
 from penstock.service import ConfigError
+
+if TYPE_CHECKING:
+    import grpc
+else:
+    grpc = LazyModule("grpc")  # only the source `otlp` speaks it
 
 _SAY_AGAIN_S: Final = 60.0
 """Pause between log lines about failed handshakes, so that scanners fill no log."""
@@ -96,7 +101,7 @@ class ServerTls:
         why = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else ""
         self._log.warning("tls_handshake_failed", error=why or error.reason)
 
-    def grpc_credentials(self) -> grpc.ServerCredentials:
+    def grpc_credentials(self) -> "grpc.ServerCredentials":
         """Return the same for a gRPC server, which asks at every handshake whether it has changed.
 
         The answer is None unless it has. gRPC replaces its keys at any other answer, while other
@@ -117,7 +122,7 @@ class ServerTls:
             self._grpc_files(), changed, require_client_authentication=self._asks
         )
 
-    def _grpc_files(self) -> grpc.ServerCertificateConfiguration:
+    def _grpc_files(self) -> "grpc.ServerCertificateConfiguration":
         section = self._section
         chain = section.cert_file.read_bytes()
         key = section.key_file.read_bytes()

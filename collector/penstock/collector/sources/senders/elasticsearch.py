@@ -24,7 +24,11 @@ from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.senders.elasticsearch import BulkItem, bulk_lines, document_line
 from penstock.collector.decode.senders.record_maker import RecordMaker
 from penstock.collector.sources.network.http_receiver import Handle, Refusal, json_response
-from penstock.collector.sources.network.http_source import AuthenticatedSettings, HttpRequestSource
+from penstock.collector.sources.network.http_source import (
+    AuthenticatedHttpSource,
+    AuthenticatedSettings,
+    count_query,
+)
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import HostPort
@@ -75,7 +79,7 @@ class ElasticsearchSettings(AuthenticatedSettings):
     )
 
 
-class ElasticsearchSource(HttpRequestSource):
+class ElasticsearchSource(AuthenticatedHttpSource[ElasticsearchSettings]):
     """Listens for requests, and answers each when its records are durable."""
 
     settings = ElasticsearchSettings
@@ -87,8 +91,7 @@ class ElasticsearchSource(HttpRequestSource):
         *,
         spool_writer: SpoolWriter,
     ) -> None:
-        super().__init__(section, resource, spool_writer=spool_writer, auth=section.auth)
-        self._section = section
+        super().__init__(section, resource, spool_writer=spool_writer)
         self._uuid = secrets.token_urlsafe(16)
         self._facts: Mapping[tuple[str, ...], Json] = {
             (): self._info(),
@@ -133,14 +136,17 @@ class ElasticsearchSource(HttpRequestSource):
 
     # What requests ask for.
 
-    async def _take_bulk(self, index: str, _: Request, body: bytes, charge: Charge) -> Response:
+    async def _take_bulk(
+        self, index: str, request: Request, body: bytes, charge: Charge
+    ) -> Response:
         clock = self.spool_writer.clock
         begun_ns = clock.unix_ns()
         records, items = RecordMaker(self.resource, begun_ns), list[BulkItem]()
+        count_query(request, records.notes)
         lines = bulk_lines(
             body,
             index,
-            self._section.service,
+            self.section.service,
             records,
             items,
             max_items=self.spool_writer.limits.max_request_records,
@@ -161,11 +167,14 @@ class ElasticsearchSource(HttpRequestSource):
         name = "create" if action == "_create" else "index"
         item = BulkItem(name, index, identity[0] if identity else secrets.token_urlsafe(15))
         records = RecordMaker(self.resource, self.spool_writer.clock.unix_ns())
-        fields, _ = read_object(body)
+        fields, is_repaired = read_object(body)
         if fields is None:
             raise self.receiver.malformed("failed to parse: a document is a JSON object")
+        records.notes["lines_repaired"] += is_repaired
+        records.notes["document_ids_dropped"] += bool(identity)
+        count_query(given[-3], records.notes)
         item.record = 0
-        line = document_line(fields, item, self._section.service, records)
+        line = document_line(fields, item, self.section.service, records)
         kept = await self.keep(iter([line]), charge, records.notes)
         if kept.rejected:
             raise Refusal(400, kept.rejected[0])
@@ -185,7 +194,7 @@ class ElasticsearchSource(HttpRequestSource):
             "cluster_name": "penstock",
             "cluster_uuid": self._uuid,
             "version": {
-                "number": self._section.version,
+                "number": self.section.version,
                 "build_flavor": "default",
                 "build_type": "tar",
                 "build_hash": "unknown",

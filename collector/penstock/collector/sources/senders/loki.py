@@ -5,7 +5,7 @@ of its request is kept. ``GET /ready`` needs no token.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -17,13 +17,11 @@ from penstock.collector.decode.shapes import Made
 from penstock.collector.sources.network.http_receiver import (
     Handle,
     Refusal,
-    Routes,
     coding_of,
     content_type,
 )
-from penstock.collector.sources.network.http_source import AuthenticatedSettings, HttpRequestSource
+from penstock.collector.sources.network.http_source import AuthenticatedSettings, RoutedHttpSource
 from penstock.collector.spool.memory_budget import Charge
-from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import HostPort
 
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
@@ -50,33 +48,15 @@ class LokiSettings(AuthenticatedSettings):
     )
 
 
-class LokiSource(HttpRequestSource):
+class LokiSource(RoutedHttpSource[LokiSettings]):
     """Listens for pushes, and answers each when its records are durable."""
 
     settings = LokiSettings
-
-    def __init__(
-        self, section: LokiSettings, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
-    ) -> None:
-        super().__init__(
-            section,
-            resource,
-            spool_writer=spool_writer,
-            auth=section.auth,
-            open_requests={("GET", "/ready")},
-        )
-        self._section = section
-        self._routes = Routes(
-            {"/loki/api/v1/push": {"POST": self._take}, "/ready": {"GET": _say_ready}}
-        )
+    open_requests = frozenset({("GET", "/ready")})
 
     @override
-    def find(self, request: Request) -> Handle:
-        return self._routes(request)
-
-    @override
-    def refuse(self, request: Request, refusal: Refusal) -> Response:
-        return Response(refusal.status, f"{refusal.message}\n".encode(), _TEXT)
+    def routes(self) -> Mapping[str, Mapping[str, Handle]]:
+        return {"/loki/api/v1/push": {"POST": self._take}, "/ready": {"GET": _say_ready}}
 
     async def _take(self, request: Request, body: bytes, charge: Charge) -> Response:
         kind = content_type(request)
@@ -88,7 +68,7 @@ class LokiSource(HttpRequestSource):
         records = RecordMaker(self.resource, self.spool_writer.clock.unix_ns())
         tenant = request.headers.get(_TENANT, "")
         added = {"loki.tenant": tenant} if tenant else {}
-        section = self._section
+        section = self.section
         lines = decode(body, section.service_labels, section.service, added, records)
         await self.keep(lines, charge, records.notes)
         return Response(204)

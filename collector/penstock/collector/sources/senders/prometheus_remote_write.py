@@ -10,7 +10,7 @@ in either case. After any other answer nothing of the request is kept.
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -21,13 +21,16 @@ from penstock.collector.decode.senders.remote_write import Written, point_lines
 from penstock.collector.sources.network.http_receiver import (
     Handle,
     Refusal,
+    check_post,
     coding_of,
     content_type,
 )
-from penstock.collector.sources.network.http_source import AuthenticatedSettings, HttpRequestSource
+from penstock.collector.sources.network.http_source import (
+    AuthenticatedHttpSource,
+    AuthenticatedSettings,
+)
 from penstock.collector.sources.network.records import RequestRecords
 from penstock.collector.spool.memory_budget import Charge
-from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import HostPort
 
 _TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
@@ -59,27 +62,14 @@ class PrometheusRemoteWriteSettings(AuthenticatedSettings):
     )
 
 
-class PrometheusRemoteWriteSource(HttpRequestSource):
+class PrometheusRemoteWriteSource(AuthenticatedHttpSource[PrometheusRemoteWriteSettings]):
     """Listens for requests, and answers each when its records are durable."""
 
     settings = PrometheusRemoteWriteSettings
 
-    def __init__(
-        self,
-        section: PrometheusRemoteWriteSettings,
-        resource: Mapping[str, Any],
-        *,
-        spool_writer: SpoolWriter,
-    ) -> None:
-        super().__init__(section, resource, spool_writer=spool_writer, auth=section.auth)
-        self._section = section
-
     @override
     def find(self, request: Request) -> Handle:
-        if request.path != self._section.path:
-            raise Refusal(404, f"samples are taken at {self._section.path}")
-        if request.method != "POST":
-            raise Refusal(405, "use POST", allow="POST")
+        check_post(request, self.section.path, "samples")
         version = _VERSIONS.get(_message_of(request))
         if content_type(request) != _PROTOBUF or version is None:
             kinds = " or ".join(f"{_PROTOBUF};proto={name}" for name in _VERSIONS if name)
@@ -96,7 +86,7 @@ class PrometheusRemoteWriteSource(HttpRequestSource):
             body = self.receiver.inflate("snappy", body, charge)
         elif coding_of(request) == "identity":
             raise Refusal(415, "the content encoding is not snappy")
-        section, written = self._section, Written()
+        section, written = self.section, Written()
         records = RecordMaker(self.resource, self.spool_writer.clock.unix_ns())
         lines = point_lines(
             body, version, section.service_labels, section.service, records, written

@@ -5,7 +5,7 @@ nothing of its request is kept.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -16,16 +16,13 @@ from penstock.collector.decode.senders.zipkin import span_lines
 from penstock.collector.sources.network.http_receiver import (
     Handle,
     Refusal,
-    Routes,
     content_type,
     json_response,
 )
-from penstock.collector.sources.network.http_source import AuthenticatedSettings, HttpRequestSource
+from penstock.collector.sources.network.http_source import AuthenticatedSettings, RoutedHttpSource
 from penstock.collector.spool.memory_budget import Charge
-from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import HostPort
 
-_TEXT: Final = {"content-type": "text/plain; charset=utf-8"}
 _JSON: Final = "application/json"
 
 
@@ -39,40 +36,22 @@ class ZipkinSettings(AuthenticatedSettings):
     )
 
 
-class ZipkinSource(HttpRequestSource):
+class ZipkinSource(RoutedHttpSource[ZipkinSettings]):
     """Listens for requests, and answers each when its records are durable."""
 
     settings = ZipkinSettings
-
-    def __init__(
-        self, section: ZipkinSettings, resource: Mapping[str, Any], *, spool_writer: SpoolWriter
-    ) -> None:
-        super().__init__(
-            section,
-            resource,
-            spool_writer=spool_writer,
-            auth=section.auth,
-            open_requests={("GET", "/health")},
-        )
-        self._service = section.service
-        self._routes = Routes(
-            {"/api/v2/spans": {"POST": self._take}, "/health": {"GET": _say_healthy}}
-        )
+    open_requests = frozenset({("GET", "/health")})
 
     @override
-    def find(self, request: Request) -> Handle:
-        return self._routes(request)
-
-    @override
-    def refuse(self, request: Request, refusal: Refusal) -> Response:
-        return Response(refusal.status, f"{refusal.message}\n".encode(), _TEXT)
+    def routes(self) -> Mapping[str, Mapping[str, Handle]]:
+        return {"/api/v2/spans": {"POST": self._take}, "/health": {"GET": _say_healthy}}
 
     async def _take(self, request: Request, body: bytes, charge: Charge) -> Response:
         kind = content_type(request) or _JSON  # Zipkin's own default
         if kind != _JSON:
             raise Refusal(415, f"content-type {kind!r} is not {_JSON}")
         records = RecordMaker(self.resource, self.spool_writer.clock.unix_ns())
-        await self.keep(span_lines(body, self._service, records), charge, records.notes)
+        await self.keep(span_lines(body, self.section.service, records), charge, records.notes)
         return Response(202)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.collector.decode.metrics import ExponentialHistogram
 from penstock.collector.limits import STATSD_SET_MEMBERS_MAX
-from penstock.collector.sources.statsd.protocol import Kind, Sample, Tags
+from penstock.collector.sources.statsd.protocol import TIMED, Kind, Sample, Tags
 
 Series = tuple[Kind, str, Tags]
 _SECOND_NS: Final = 1_000_000_000
@@ -60,6 +60,9 @@ class Window:
         max_series: Series of one interval, with samples that are passed on, and gauges that are
             kept; more are refused.
         now_ns: Begin of the first interval.
+
+    Attributes:
+        forgotten_gauges: Number of gauges whose value was given up since it was taken out.
     """
 
     def __init__(self, *, max_series: int, now_ns: int) -> None:
@@ -72,11 +75,12 @@ class Window:
         self._gauges: OrderedDict[Series, float] = OrderedDict()
         self._changed: set[Series] = set()
         self._passed: list[Point] = []
+        self.forgotten_gauges = 0
 
     def add(self, sample: Sample) -> Verdict:
         """Aggregate one sample."""
         series = (sample.kind, sample.name, sample.tags)
-        is_passed_on = sample.time_s is not None and sample.kind in (Kind.COUNTER, Kind.GAUGE)
+        is_passed_on = sample.time_s is not None and sample.kind in TIMED
         if (is_passed_on or self._is_new(series)) and self._count() >= self._series_max:
             return Verdict.TOO_MANY_SERIES
         if sample.kind is Kind.SET:
@@ -129,6 +133,7 @@ class Window:
         self._changed.add(series)
         if len(self._gauges) > self._series_max:
             self._gauges.popitem(last=False)
+            self.forgotten_gauges += 1
 
     def _add_members(self, series: Series, sample: Sample) -> Verdict:
         members = self._sets.setdefault(series, set())

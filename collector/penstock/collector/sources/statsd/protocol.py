@@ -5,7 +5,7 @@
     _sc|name|status[|d:<seconds>][|h:host][|#tags][|m:message]
 
 Types: ``c`` counter, ``g`` gauge (with a sign: relative), ``ms`` timer, ``h`` and ``d`` histogram,
-``s`` set. Fields that are not known are ignored, as the protocol asks.
+``s`` set. Fields that are not known are ignored, as the protocol asks; the result names them.
 """
 
 import math
@@ -19,6 +19,9 @@ from penstock.collector.limits import STATSD_LINE_BYTES_MAX, STATSD_RATE_MIN, ST
 
 Tags = tuple[tuple[str, str | bool], ...]
 _EVENT: Final = re.compile(rb"_e\{([0-9]{1,5}),([0-9]{1,5})\}:")
+_SIGNS: Final = (b"@", b"#", b"T")
+_UNKNOWN_BYTES_MAX: Final = 16
+"""Maximum bytes of the name of an unknown field, as it is counted and logged."""
 _SECONDS_MAX: Final = 1 << 33
 
 
@@ -33,6 +36,10 @@ class Kind(Enum):
     SET = b"s"
 
 
+TIMED: Final = (Kind.COUNTER, Kind.GAUGE)
+"""Types whose values may have a time that their sender gave them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One value of a metric.
@@ -42,6 +49,8 @@ class Sample:
         relative: The gauge is changed by it, not set to it.
         rate: The share of events that were sent.
         time_s: Time of a value that its sender aggregated itself.
+        unknown: Names of the line's fields that are not known.
+        lost: Names of the notes that count what else of the line has no place.
     """
 
     kind: Kind
@@ -52,6 +61,8 @@ class Sample:
     relative: bool = False
     rate: float = 1.0
     time_s: int | None = None
+    unknown: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class Notice:
     Attributes:
         level: Name of a severity.
         facts: Further facts.
+        unknown: As in `Sample`.
+        lost: Likewise.
     """
 
     name: str
@@ -69,6 +82,8 @@ class Notice:
     tags: Tags
     facts: dict[str, str] = field(default_factory=dict)
     time_s: int | None = None
+    unknown: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 def parse_line(line: bytes) -> Sample | Notice:
@@ -91,13 +106,17 @@ def parse_line(line: bytes) -> Sample | Notice:
         kind = Kind(fields[0])
     except ValueError:
         raise RemoteProtocolError("the type is none of c g ms h d s") from None
-    extra = _extra(fields[1:])
-    tags, rate, time_s = _tags(extra), _rate(extra.get("@")), _seconds(extra.get("T"))
+    extra, unknown, lost = _extra(fields[1:], "@#Tc")
+    tags, rate, time_s = _tags(extra, lost), _rate(extra.get("@")), _seconds(extra.get("T"))
+    if rate != 1.0 and kind in (Kind.SET, Kind.GAUGE):
+        lost.append("rates_dropped")
+    if time_s is not None and kind not in TIMED:
+        lost.append("times_dropped")
     if kind is Kind.SET:
-        return Sample(kind, _text(name), tags, members=(text,))
+        return Sample(kind, _text(name), tags, members=(text,), unknown=unknown, lost=tuple(lost))
     values = tuple(_number(part) for part in text.split(b":"))
     relative = kind is Kind.GAUGE and text[:1] in (b"+", b"-")
-    return Sample(kind, _text(name), tags, values, relative=relative, rate=rate, time_s=time_s)
+    return Sample(kind, _text(name), tags, values, (), relative, rate, time_s, unknown, tuple(lost))
 
 
 def _parse_event(line: bytes) -> Notice:
@@ -112,14 +131,17 @@ def _parse_event(line: bytes) -> Notice:
         or line[end : end + 1] not in (b"|", b"")
     ):
         raise RemoteProtocolError("an event's lengths do not fit its text")
-    extra = _extra(line[end + 1 :].split(b"|"))
+    extra, unknown, lost = _extra(line[end + 1 :].split(b"|"), "dhkpst#c")
     title, text = _lines(line[match.end() : middle]), _lines(line[middle + 1 : end])
-    facts = {"priority": "p", "aggregation_key": "k", "source_type_name": "s", "host": "h"}
+    facts = {
+        "priority": "p", "aggregation_key": "k", "source_type_name": "s", "host": "h",
+        "alert_type": "t",
+    }  # fmt: skip
     level = {"error": "error", "warning": "warning"}.get(_text(extra.get("t", b"")), "info")
     return Notice(
-        "dogstatsd.event", f"{title}\n{text}" if text else title, level, _tags(extra),
+        "dogstatsd.event", f"{title}\n{text}" if text else title, level, _tags(extra, lost),
         {name: _text(extra[key]) for name, key in facts.items() if key in extra},
-        _seconds(extra.get("d")),
+        _seconds(extra.get("d")), unknown, tuple(lost),
     )  # fmt: skip
 
 
@@ -128,33 +150,52 @@ def _parse_check(line: bytes) -> Notice:
     levels = {b"0": "info", b"1": "warning", b"2": "error", b"3": "warning"}
     if not name or not rest or rest[0] not in levels:
         raise RemoteProtocolError("a service check is _sc|name|status with a status from 0 to 3")
-    extra = _extra(rest[1:])
+    extra, unknown, lost = _extra(rest[1:], "dhm#c")
     facts = {"check": _text(name), "status": _text(rest[0])}
     if "h" in extra:
         facts["host"] = _text(extra["h"])
     return Notice(
-        "dogstatsd.service_check", _lines(extra.get("m", name)), levels[rest[0]], _tags(extra),
-        facts, _seconds(extra.get("d")),
+        "dogstatsd.service_check", _lines(extra.get("m", name)), levels[rest[0]],
+        _tags(extra, lost), facts, _seconds(extra.get("d")), unknown, tuple(lost),
     )  # fmt: skip
 
 
-def _extra(fields: list[bytes]) -> dict[str, bytes]:
-    """Optional fields by what opens them: one of ``@ # T``, or a letter and a colon."""
+def _extra(fields: list[bytes], known: str) -> tuple[dict[str, bytes], tuple[str, ...], list[str]]:
+    """Optional fields by what opens them, the names of others, and the notes on repeated ones.
+
+    Args:
+        fields: What stands between bars.
+        known: What opens a field: one of ``@ # T``, or a letter before a colon.
+    """
     found: dict[str, bytes] = {}
+    unknown: list[str] = []
+    lost: list[str] = []
     for part in fields:
-        if part[:1] in (b"@", b"#", b"T"):
-            found[part[:1].decode()] = part[1:]
-        elif part[1:2] == b":":
-            found[part[:1].decode("latin-1")] = part[2:]
-    return found
+        key = part[:1].decode("latin-1")
+        if key in found:
+            lost.append("fields_repeated")
+        if key in known and part[:1] in _SIGNS:
+            found[key] = part[1:]
+        elif key in known and part[1:2] == b":":
+            found[key] = part[2:]
+        elif part:
+            unknown.append(_text(part.partition(b":")[0][:_UNKNOWN_BYTES_MAX]))
+    return found, tuple(unknown), lost
 
 
-def _tags(extra: dict[str, bytes]) -> Tags:
-    """Tags in one order, each key once; a tag without a value is true."""
+def _tags(extra: dict[str, bytes], lost: list[str]) -> Tags:
+    """Tags in one order, each key once; a tag without a value is true.
+
+    Args:
+        extra: Fields of the line.
+        lost: Takes the notes on tags that are repeated.
+    """
     found: dict[str, str | bool] = {}
     for tag in _text(extra.get("#", b"")).split(","):
         key, colon, value = tag.partition(":")
         if key:
+            if key in found:
+                lost.append("tags_repeated")
             found[key] = value if colon else True
     if "c" in extra:
         found["container.id"] = _text(extra["c"])

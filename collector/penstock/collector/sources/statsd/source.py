@@ -30,6 +30,8 @@ from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.service import HostPort
 
 _SECOND_NS: Final = 1_000_000_000
+_NAMED_MAX: Final = 32
+"""Names of unknown fields that the log has; beyond it they are only counted."""
 
 
 class StatsdSettings(ListeningSettings):
@@ -77,6 +79,7 @@ class StatsdSource(Source):
         self._spool_writer = spool_writer
         self._window = Window(max_series=section.max_series, now_ns=spool_writer.clock.unix_ns())
         self._notices: list[Notice] = []
+        self._unknown: set[str] = set()
         self._datagrams = Datagrams(self.name, self._on_datagram)
         self._listener = Listener(
             self.name,
@@ -149,6 +152,10 @@ class StatsdSource(Source):
             self._spool_writer.note("samples_refused_bad_line")
             self._spool_writer.log.debug("sample_malformed", error=str(error))
             return
+        if found.unknown:
+            self._ignore(found.unknown)
+        for what in found.lost:
+            self._spool_writer.note(what)
         if isinstance(found, Notice):
             if len(self._notices) >= self._section.max_series:
                 self._spool_writer.note("samples_refused_too_many_events")
@@ -160,8 +167,18 @@ class StatsdSource(Source):
         prefix = "samples_" if verdict == "aggregated" else "samples_refused_"
         self._spool_writer.note(prefix + verdict)
 
+    def _ignore(self, names: tuple[str, ...]) -> None:
+        """Count fields of a line that are not known, and say once what each is called."""
+        self._spool_writer.note("fields_unknown", len(names))
+        for name in names:
+            if name not in self._unknown and len(self._unknown) < _NAMED_MAX:
+                self._unknown.add(name)
+                self._spool_writer.log.info("field_unknown", field=name)
+
     async def _flush(self) -> None:
         self._spool_writer.note("datagrams_lost_by_kernel", self._datagrams.newly_lost())
+        self._spool_writer.note("gauges_forgotten", self._window.forgotten_gauges)
+        self._window.forgotten_gauges = 0
         now_ns = self._spool_writer.clock.unix_ns()
         notices, self._notices = self._notices, []
         lines = [
@@ -180,7 +197,8 @@ class StatsdSource(Source):
     def _notice_line(self, notice: Notice, now_ns: int) -> bytes:
         time_ns = now_ns if notice.time_s is None else notice.time_s * _SECOND_NS
         facts = {f"dogstatsd.{key}": value for key, value in notice.facts.items()}
-        attributes, _ = flatten({**dict(notice.tags), **facts})
+        attributes, left_out = flatten({**dict(notice.tags), **facts})
+        self._spool_writer.note("attributes_dropped", left_out)
         fields = {"level": notice.level, "message": notice.body}
         record = log_record(fields, attributes, self._resource, now_ns, time_ns=time_ns)
         return orjson.dumps({**record, "event_name": notice.name})

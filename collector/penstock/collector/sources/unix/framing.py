@@ -6,7 +6,10 @@ Client to collector, one batch a frame: a JSON header line, a newline, then reco
 newlines; with codec ``zstd`` everything after the header line is one zstd frame.
 
     {"batch":1,"sender":"<its id>","seq":7,"count":2,"resource":{...},
-     "dropped":{"log":{"queue_full":3}},"codec":"none"}
+     "dropped":{"log":{"queue_full":3}},
+     "account":{"emitted":45,"acked":40,"queued":0,"spooled":0},"codec":"none"}
+
+``account`` may be missing: then the sender is in no account of applications.
 
 Collector to client: ``{"ack":7}`` once the batch is durable, or
 ``{"nack":7,"reason":"...","retry":true}``. After a nack that allows a retry the collector takes
@@ -28,8 +31,11 @@ from penstock.collector.limits import (
     UNIX_FRAME_BYTES_MAX,
     UNIX_HEADER_BYTES_MAX,
 )
+from penstock.collector.sources.unix.apps import SenderReport
 
 BATCH_VERSION = 1
+SERVICE_CHARACTERS_MAX: Final = 64
+"""Characters of a service's name in the account of applications."""
 _LENGTH = struct.Struct(">I")
 _REASON: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
@@ -41,6 +47,7 @@ class BatchHeader:
     Attributes:
         sender: Identifies the sender's process; sequences are counted per sender.
         dropped: Records the sender itself dropped since it started, by kind and reason.
+        account: What the sender says of all its records; None: it does not say it.
         body_at: Position of the record lines in the frame.
     """
 
@@ -51,6 +58,13 @@ class BatchHeader:
     dropped: Mapping[str, Mapping[str, int]]
     codec: str
     body_at: int
+    account: SenderReport | None = None
+
+    @property
+    def service(self) -> str:
+        """Name of the service; empty: the resource has none."""
+        name = self.resource.get("service.name")
+        return name[:SERVICE_CHARACTERS_MAX] if isinstance(name, str) else ""
 
 
 class FrameReader:
@@ -122,7 +136,19 @@ def _read_header(header: dict[str, Any], body_at: int) -> BatchHeader:
         dropped=_dropped(header.get("dropped")),
         codec=_codec(header.get("codec", "none")),
         body_at=body_at,
+        account=_account(header.get("account")),
     )
+
+
+def _account(value: object) -> SenderReport | None:
+    """Return a well-formed report: it is a sender's, and no data."""
+    if not isinstance(value, dict):
+        return None
+    names = ("emitted", "acked", "queued", "spooled")
+    found = [count for name in names if type(count := value.get(name)) is int]
+    if len(found) < len(names) or not all(0 <= count < 1 << 63 for count in found):
+        return None
+    return SenderReport(*found)
 
 
 def encode_ack(sequence: int) -> bytes:

@@ -6,8 +6,9 @@ whether sending it again can help. See `penstock.collector.sources.unix.framing`
 
 import asyncio
 import functools
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import structlog
 from pydantic import Field
@@ -21,6 +22,7 @@ from penstock.collector.limits import READ_BYTES, SPOOL_WRITER_LIMITS, SpoolWrit
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.settings import ListeningSettings
 from penstock.collector.sources.source import Source, SourceContext
+from penstock.collector.sources.unix.apps import MAX_SENDERS, BatchReport, SenderReport
 from penstock.collector.sources.unix.framing import (
     BatchHeader,
     FrameReader,
@@ -32,9 +34,6 @@ from penstock.collector.spool.memory_budget import Charge, Share
 from penstock.collector.spool.spool import Spooling, Unit
 from penstock.service import SocketPath
 from penstock.service.config import OCTAL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _DROP_REASONS: Final = frozenset(
     {
@@ -59,6 +58,12 @@ class UnixSettings(ListeningSettings):
     type: Literal["unix"]
     path: SocketPath
     mode: int = Field(default=0o660, ge=0, le=0o777, json_schema_extra={"format": OCTAL})
+    max_senders: int = Field(
+        default=MAX_SENDERS,
+        ge=1,
+        le=10_000,
+        description="processes, and services of ended ones, that the account tells apart",
+    )
 
 
 @dataclass(slots=True)
@@ -69,12 +74,14 @@ class Connection:
         epoch: The spool's, when the connection began.
         charge: Charge of its bytes against the source's share.
         refused: Per sender, the batch that it must send again before anything later is taken.
+        senders: Senders whose reports it has brought.
     """
 
     writer: asyncio.StreamWriter
     epoch: int
     charge: Charge
     refused: dict[str, int] = field(default_factory=dict)
+    senders: set[str] = field(default_factory=set)
 
     def answer(self, frame: bytes) -> None:
         """Send a frame, unless the connection is closing."""
@@ -125,7 +132,8 @@ class UnixSource(Source):
             descriptors=share.descriptors,
             unread_answer_s=limits.unread_answer_s,
         )
-        self._sender_drops: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        self._apps = ledger.apps_of(name)
+        self._apps.max_senders = section.max_senders
         self._log = structlog.get_logger().bind(source=name)
 
     @property
@@ -158,6 +166,9 @@ class UnixSource(Source):
             except RemoteProtocolError as error:
                 self._note("protocol_errors", 1)
                 self._log.warning("protocol_error", error=str(error))
+            finally:
+                for sender in connection.senders:
+                    self._apps.disconnect(sender, self._clock.monotonic_ns())
 
     async def _receive(
         self, frames: FrameReader, reader: asyncio.StreamReader, connection: Connection
@@ -232,25 +243,40 @@ class UnixSource(Source):
             return False
         if connection.refused.get(header.sender) == header.sequence:
             del connection.refused[header.sender]
+        if header.account is not None:
+            self._note_account(header, header.account, connection)
         if header.dropped:
-            self._note_drops(header)
+            self._note_drops(header, reports=header.sender in connection.senders)
         if future is None:
             self._repeat(header)
+            self._apps.durable(header.sender, header.sequence)
             connection.answer(encode_ack(header.sequence))
         else:
             part = connection.charge.split(min(len(frame), connection.charge.size))
+            is_new = self._apps.begin_write(header.sender, header.sequence)
             future.add_done_callback(lambda _: part.close())
-            future.add_done_callback(functools.partial(self._answer, header, connection))
+            future.add_done_callback(
+                functools.partial(self._answer, header, connection, is_new=is_new)
+            )
         return True
 
     def _answer(
-        self, header: BatchHeader, connection: Connection, done: "asyncio.Future[int]"
+        self,
+        header: BatchHeader,
+        connection: Connection,
+        done: "asyncio.Future[int]",
+        *,
+        is_new: bool,
     ) -> None:
+        self._apps.end_write(header.sender)
         if done.cancelled() or done.exception() is not None:
             connection.answer(encode_nack(header.sequence, "spool_failed", retry=True))
             connection.writer.close()
         else:
             failpoints.passed("acked_before_answer")
+            self._apps.durable(header.sender, header.sequence)
+            if is_new and header.sender not in connection.senders:
+                self._sums(header)["acked"] += header.count
             connection.answer(encode_ack(header.sequence))
 
     def _note(self, what: str, count: int) -> None:
@@ -259,15 +285,33 @@ class UnixSource(Source):
     def _repeat(self, header: BatchHeader) -> None:
         self._ledger[self.name].notes["repeated"] += header.count
 
-    def _note_drops(self, header: BatchHeader) -> None:
-        """A sender's own losses, cumulative since it started; shown beside the account."""
-        if len(self._sender_drops) > 1024:
-            self._sender_drops.clear()
-        before = self._sender_drops.get(header.sender, {})
-        notes = self._ledger[self.name].notes
-        for kind, reasons in header.dropped.items():
+    def _note_account(
+        self, header: BatchHeader, account: SenderReport, connection: Connection
+    ) -> None:
+        dropped = Counter[str]()
+        for reasons in header.dropped.values():
             for reason, count in reasons.items():
-                known = before.get(kind, {}).get(reason, 0)
-                name = reason if reason in _DROP_REASONS else "other"
-                notes[SENDER_DROPPED + name] += max(0, count - known)
-        self._sender_drops[header.sender] = header.dropped
+                dropped[_known(reason)] += count
+        report = BatchReport(
+            header.service, header.sequence, header.count, account, dropped, self._clock.unix_ns()
+        )
+        is_told_apart = self._apps.report(header.sender, report, self._clock.monotonic_ns())
+        if is_told_apart and header.sender not in connection.senders:
+            connection.senders.add(header.sender)
+            self._apps.connect(header.sender)
+
+    def _sums(self, header: BatchHeader) -> Counter[str]:
+        """The sums that have a batch of a sender that is not told apart."""
+        return self._apps.unreported if header.account is None else self._apps.untracked
+
+    def _note_drops(self, header: BatchHeader, *, reports: bool) -> None:
+        """A sender's own losses, cumulative since it started; shown beside the account."""
+        notes = self._ledger[self.name].notes
+        for reason, more in self._apps.new_drops(header.sender, header.dropped).items():
+            notes[SENDER_DROPPED + _known(reason)] += more
+            if not reports:
+                self._sums(header)[f"dropped_{_known(reason)}"] += more
+
+
+def _known(reason: str) -> str:
+    return reason if reason in _DROP_REASONS else "other"

@@ -37,6 +37,7 @@ from penstock.collector.transforms.transform import (
     Split,
     Transform,
 )
+from penstock.specs.limits import INT64_MIN
 from penstock.specs.models.codec import encode_json
 from penstock.specs.redact.line_search import LineSearch
 from penstock.specs.redact.scrubber import Scrubber
@@ -105,6 +106,7 @@ class Outcome:
     Attributes:
         batches: Batches by subject and by number among a record's copies for that subject.
         ended: Number of records that went no further, by reason.
+        held: Transforms that took records in, to make other records of them.
         copies: Records besides those that arrived.
         scrubbed: Records that had something sensitive taken out.
         found: Number of findings by detector of sensitive values; `without_key`: pseudonyms that
@@ -116,12 +118,15 @@ class Outcome:
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     ended: Counter[DropReason] = field(default_factory=Counter)
+    held: set[str] = field(default_factory=set)
     copies: int = 0
     scrubbed: int = 0
     found: Counter[str] = field(default_factory=Counter)
     pause_ns: int = 0
     drops: list[Drop] = field(default_factory=list)
 
+
+_UINT64_MAX: Final = (1 << 64) - 1
 
 Describe = Callable[[DropKind, bytes], Drop]
 """Describes a dropped record by its complete line."""
@@ -195,6 +200,8 @@ class Step:
 
     Attributes:
         targets: Steps after each of its outputs; None is the end of the graph.
+        deferred: The transform where it is a `DeferredSampler`. A look at the type of a protocol
+            reads each of its properties, which no record may cost.
     """
 
     name: str
@@ -203,11 +210,15 @@ class Step:
     received: int = 0
     sent: int = 0
     ended: Counter[str] = field(default_factory=Counter)
+    deferred: DeferredSampler | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at the transform's type."""
+        self.deferred = self.transform if isinstance(self.transform, DeferredSampler) else None
 
     def drops(self, verdict: DropReason) -> bool:
         """Return whether a record of this verdict is gone, and does not come out later."""
-        is_held = verdict is DropReason.AGGREGATED and isinstance(self.transform, DeferredSampler)
-        return not is_held
+        return verdict is not DropReason.AGGREGATED or self.deferred is None
 
 
 @dataclass(slots=True)
@@ -328,7 +339,7 @@ class Graph:
                 if scrubber is not None and not scrubber.is_clean(line, found, search):
                     treated = scrubber.scrub_line(complete)
             except Exception as error:  # noqa: BLE001 - the next record goes on
-                outcome.refused.append(Refused(sequence, _failure(error), line))
+                outcome.refused.append(Refused(sequence, _failure(error, complete), line))
                 continue
             if treated is not complete:
                 outcome.scrubbed += 1
@@ -397,7 +408,7 @@ class Graph:
                     continue
                 event = Event(chunk.source, sequence, from_json(complete))
             except Exception as error:  # noqa: BLE001 - the next record goes on
-                outcome.refused.append(Refused(sequence, _failure(error), line))
+                outcome.refused.append(Refused(sequence, _failure(error, line), line))
                 continue
             walk = _Walk(
                 self, outcome, _Given(line, complete, verdict, search), chunk.start, now_ns, sampler
@@ -443,8 +454,9 @@ class Graph:
             if treated is not fields:
                 try:
                     fields, line = treated, encode_json(treated)
-                except (TypeError, ValueError) as error:
-                    outcome.refused.append(Refused(event.sequence, _failure(error), given.line))
+                except (TypeError, ValueError):
+                    reason = _why_unwritable(treated)
+                    outcome.refused.append(Refused(event.sequence, reason, given.line))
                     return
                 outcome.scrubbed += 1
         template = event.subject or self._template
@@ -475,13 +487,24 @@ class Graph:
         found: dict[str, list[bytes]] = {}
         for name, transform in self._aggregators.items():
             since_ns = self._flushed_ns.setdefault(name, now_ns)
-            if everything or now_ns - since_ns >= transform.interval_ns:
+            is_due = transform.is_flush_due or now_ns - since_ns >= transform.interval_ns
+            if everything or is_due:
                 self._flushed_ns[name] = now_ns
                 due = transform.flush(now_ns, unix_ns, everything=everything)
                 lines = [encode_json(fields) for fields in due]
                 if lines:
                     found[name] = lines
         return found
+
+    @property
+    def is_flush_due(self) -> bool:
+        """True if a transform has so much to give out that it may not wait for its time."""
+        return any(transform.is_flush_due for transform in self._aggregators.values())
+
+    def held_since_ns(self) -> dict[str, int]:
+        """When each transform that holds records took in the oldest of them."""
+        times = ((name, one.held_since_ns) for name, one in self._aggregators.items())
+        return {name: since_ns for name, since_ns in times if since_ns is not None}
 
     def drops(self, now_ns: int, sampler: DropSampler) -> list[Drop]:
         """Describe records that transforms held and have dropped since the last call.
@@ -493,8 +516,8 @@ class Graph:
         return [
             self._describe(kind, encode_json(fields), fields, sampler.max_text_bytes)
             for name, step in self.steps.items()
-            if isinstance(step.transform, DeferredSampler)
-            for source, fields in step.transform.dropped()
+            if step.deferred is not None
+            for source, fields in step.deferred.dropped()
             if sampler.chooses(kind := DropKind(source, name, DropReason.SAMPLED.value), now_ns)
         ]
 
@@ -577,6 +600,8 @@ class _Walk:
             verdict = step.transform.apply(event, self._now_ns)
         except Exception as error:  # noqa: BLE001 - one record must not stop those behind it
             event.fields = before
+            if isinstance(error, TypeError) and _has_large_integer(before):
+                return Refusal(_TOO_LARGE)  # it cannot be measured, for it cannot be written
             package = type(step.transform).__module__.partition(".")[0]
             whose = "Penstock" if package == "penstock" else f"the package {package}"
             return Refusal(f"failed with {type(error).__name__}; this is a bug in {whose}")
@@ -591,6 +616,8 @@ class _Walk:
             step.ended["quarantined"] += 1
         else:
             self._outcome.ended[verdict] += 1
+            if verdict is DropReason.AGGREGATED:
+                self._outcome.held.add(step.name)
             step.ended[verdict.value] += 1
             if (sampler := self._sampler) is not None and step.drops(verdict):
                 kind = DropKind(event.source, step.name, verdict.value)
@@ -600,13 +627,35 @@ class _Walk:
                     self._outcome.drops.append(drop)
 
 
-def _failure(error: Exception) -> str:
-    """Why a record is refused that nobody foresaw, or that cannot be written again.
+_TOO_LARGE: Final = "integer_too_large"
+"""Reason of a record with an integer beyond 64 bits in a field that its spec does not have.
 
-    The latter has an integer beyond 64 bits in a field that its spec does not have: it can go on as
-    its bytes, but not be redacted.
-    """
+It goes on as the bytes that it came in, and cannot be written again: changed, redacted or held.
+"""
+
+
+def _failure(error: Exception, line: bytes) -> str:
+    """Why a record is refused that cannot be written again, or for something unforeseen."""
+    if isinstance(error, TypeError) and _has_large_integer(from_json(line)):
+        return _TOO_LARGE
     return f"check_failed: {type(error).__name__}: {error}"[:REASON_MAX]
+
+
+def _why_unwritable(fields: Fields) -> str:
+    return _TOO_LARGE if _has_large_integer(fields) else "not_json"
+
+
+def _has_large_integer(value: Any) -> bool:
+    """Return whether there is an integer that JSON writers do not take: beyond 64 bits."""
+    match value:
+        case int():
+            return not INT64_MIN <= value <= _UINT64_MAX
+        case dict():
+            return any(map(_has_large_integer, value.values()))
+        case list():
+            return any(map(_has_large_integer, value))
+        case _:
+            return False
 
 
 def _reason(verdict: Rejected) -> str:
@@ -617,7 +666,9 @@ def _validated(fields: Fields) -> tuple[bytes, Accepted] | str:
     """The record's line and the validator's verdict on it; text is why it is refused."""
     try:
         line = encode_json(fields)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
+        return _why_unwritable(fields)
+    except RecursionError:
         return "not_json"
     verdict = check_line(line)
     return _reason(verdict) if isinstance(verdict, Rejected) else (line, verdict)

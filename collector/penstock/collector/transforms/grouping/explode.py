@@ -1,9 +1,12 @@
 """Explode: each item of an array becomes a record.
 
 The array is a list, or a text that is one in JSON. An item that is an object becomes attributes;
-any other takes the place of the array. All else of the record is in each of them.
+any other takes the place of the array. All else of the record is in each of them, so a large record
+with many small items would become very much more: `max_items` and `max_bytes` bound what is made.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
 import msgspec
@@ -11,6 +14,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.collector.decode.attributes import flatten
+from penstock.collector.limits import KIB, MIB
 from penstock.collector.transforms.expressions.expression import to_text
 from penstock.collector.transforms.expressions.paths import (
     Fields,
@@ -33,6 +37,7 @@ from penstock.collector.transforms.transform import (
     WritablePath,
     failed,
 )
+from penstock.specs.models.codec import encode_json
 
 _json: Final = msgspec.json.Encoder()
 _json_reader: Final = msgspec.json.Decoder()
@@ -58,6 +63,10 @@ class ExplodeSettings(TransformSettings):
     max_items: int = Field(
         default=64, ge=1, le=1000, description="a record with more is quarantined as it came"
     )
+    max_bytes: int = Field(
+        default=4 * MIB, ge=64 * KIB, le=256 * MIB,
+        description="of all the records that one becomes; likewise",
+    )  # fmt: skip
     on_failure: OnFailure = "pass"
 
 
@@ -76,6 +85,7 @@ class Explode(Transform):
         self._settings = settings
         self._path = parse_path(settings.field)
         self._array = getter(self._path)
+        self._notes = Counter[str]()
 
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
@@ -86,8 +96,26 @@ class Explode(Transform):
         if not items:
             return PASS
         if len(items) > settings.max_items:
+            self._notes["too_many_items"] += 1
             return Refusal(f"the array has more than {settings.max_items} items (max_items)")
+        if self._size_of(event.fields, items) > settings.max_bytes:
+            self._notes["parts_too_large"] += 1
+            return Refusal(f"its items become more than {settings.max_bytes} bytes (max_bytes)")
         return Split([self._part(event.fields, item, place) for place, item in enumerate(items)])
+
+    @property
+    @override
+    def notes(self) -> Mapping[str, int]:
+        return self._notes
+
+    def _size_of(self, fields: Fields, items: list[Any]) -> int:
+        """Bytes that the parts take: what they share once for each, and the items."""
+        return len(encode_json(self._rest(fields))) * len(items) + len(_json.encode(items))
+
+    def _rest(self, fields: Fields) -> Fields:
+        """The record without its array; a log record's body stays, empty."""
+        is_body = self._path == ("body",)
+        return assign(fields, self._path, "") if is_body else without(fields, self._path)
 
     def _items(self, fields: Fields) -> list[Any] | None:
         value = self._array(fields)
@@ -100,8 +128,7 @@ class Explode(Transform):
     def _part(self, fields: Fields, item: Any, place: int) -> Fields:
         is_body = self._path == ("body",)
         if isinstance(item, dict):
-            rest = assign(fields, self._path, "") if is_body else without(fields, self._path)
-            made = with_attributes(rest, item, self._settings.prefix)
+            made = with_attributes(self._rest(fields), item, self._settings.prefix)
         else:
             plain = flatten({"item": item})[0].get("item")
             text = to_text(plain) or _json.encode(plain).decode()

@@ -2,10 +2,9 @@
 
 The first record of a group is its beginning; what the others add is merged into it. A group ends
 with a record for which `ends_when` holds, with its `max_records`th record, or `window_s` after its
-first record. The record that ends a group goes on as the group; a group whose time is over comes
-as a new record, as from a source with the transform's name.
+first record. It comes as a new record, as from a source with the transform's name.
 
-Groups are kept in memory: a stop ends and keeps all of them, a kill loses what they hold.
+Groups are kept in memory. A stop ends all of them; after a kill their records are read again.
 """
 
 import math
@@ -70,6 +69,10 @@ class ReduceSettings(TransformSettings):
         default=10_000, ge=1, le=1_000_000, description="at once; beyond it the oldest one ends"
     )
     max_bytes: int = Field(default=64 * MIB, ge=64 * KIB, le=4096 * MIB, description="likewise")
+    max_ended_bytes: int = Field(
+        default=8 * MIB, ge=64 * KIB, le=4096 * MIB,
+        description="of groups that have ended; beyond it they go on before the next flush",
+    )  # fmt: skip
     count: str = Field(
         default="reduce.records", min_length=1, max_length=128,
         description="the attribute that says how many records it was",
@@ -135,8 +138,9 @@ class Reduce(Aggregator):
             )
         ]
         self._groups: OrderedDict[bytes, _Group] = OrderedDict()
-        self._early: list[_Group] = []
-        self._size = 0
+        self._ended: list[_Group] = []
+        self._size = self._ended_size = 0
+        self._ended_until_ns: int | None = None
         self._notes = Counter[str]()
 
     @override
@@ -147,7 +151,7 @@ class Reduce(Aggregator):
         key = digest(value)
         group = self._groups.get(key)
         if group is not None and group.until_ns <= now_ns:  # its time is over, and nobody looked
-            self._early.append(self._take(key))
+            self._end(key)
             group = None
         if group is None:
             group = self._begin(key, event.fields, now_ns)
@@ -155,20 +159,33 @@ class Reduce(Aggregator):
             self._add(group, event.fields)
         is_over = self._ends is not None and self._ends(event.fields) is True
         if is_over or group.records >= self._settings.max_records:
-            event.fields = self._whole(self._take(key))
-            return PASS
+            self._end(key)
         self._bound()
         return DropReason.AGGREGATED
 
     @override
     def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
-        due, self._early = self._early, []
         while self._groups:
             key, group = next(iter(self._groups.items()))
             if not everything and group.until_ns > now_ns:
                 break
-            due.append(self._take(key))
-        return [self._whole(group) for group in due]
+            self._end(key)
+        ended, self._ended = self._ended, []
+        self._ended_size, self._ended_until_ns = 0, None
+        return [self._whole(group) for group in ended]
+
+    @property
+    @override
+    def held_since_ns(self) -> int | None:
+        times = [] if self._ended_until_ns is None else [self._ended_until_ns]
+        if self._groups:  # they are in the order of their beginnings
+            times.append(next(iter(self._groups.values())).until_ns)
+        return min(times) - self._window_ns if times else None
+
+    @property
+    @override
+    def is_flush_due(self) -> bool:
+        return self._ended_size > self._settings.max_ended_bytes
 
     @property
     @override
@@ -200,13 +217,17 @@ class Reduce(Aggregator):
         """End the oldest groups where there are more than allowed."""
         settings = self._settings
         while len(self._groups) > settings.max_groups or self._size > settings.max_bytes:
-            self._early.append(self._take(next(iter(self._groups))))
+            self._end(next(iter(self._groups)))
             self._notes["groups_ended_early"] += 1
 
-    def _take(self, key: bytes) -> _Group:
+    def _end(self, key: bytes) -> None:
+        """Let a group wait for the next flush, in which it goes on."""
         group = self._groups.pop(key)
         self._size -= group.size
-        return group
+        self._ended.append(group)
+        self._ended_size += group.size
+        if self._ended_until_ns is None or group.until_ns < self._ended_until_ns:
+            self._ended_until_ns = group.until_ns
 
     def _whole(self, group: _Group) -> Fields:
         """The record of a group."""

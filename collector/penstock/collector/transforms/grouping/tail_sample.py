@@ -5,7 +5,8 @@ condition holds for one of the spans; the rest is kept by its ratio. A decision 
 that come later follow it. Kept spans come as new records, as from a source with the transform's
 name.
 
-Spans are held in memory: a stop decides on all traces, a kill loses those that wait.
+Spans are held in memory. A stop decides on all traces; after a kill those that wait are read again,
+and the decisions are forgotten.
 """
 
 from collections import Counter, OrderedDict
@@ -77,6 +78,10 @@ class TailSampleSettings(TransformSettings):
     max_bytes: int = Field(
         default=256 * MIB, ge=64 * KIB, le=64 * KIB * MIB, description="likewise"
     )
+    max_decided_bytes: int = Field(
+        default=8 * MIB, ge=64 * KIB, le=4096 * MIB,
+        description="of spans whose trace is decided; beyond it they go on before the next flush",
+    )  # fmt: skip
     max_decisions: int = Field(
         default=500_000, ge=1, le=50_000_000,
         description="that are kept for late spans; beyond it the oldest is forgotten",
@@ -145,7 +150,8 @@ class TailSample(DeferredSampler):
         self._weights: OrderedDict[str, float] = OrderedDict()
         self._kept: list[Fields] = []
         self._dropped: list[tuple[str, Fields]] = []
-        self._size = 0
+        self._size = self._decided_size = 0
+        self._decided_since_ns: int | None = None
         self._notes = Counter[str]()
 
     @override
@@ -160,8 +166,9 @@ class TailSample(DeferredSampler):
             self._notes["late_spans"] += 1
             if not decided:
                 return DropReason.SAMPLED
-            event.fields = _weighted(fields, decided)
-            return PASS
+            self._kept.append(_weighted(fields, decided))
+            self._note_decided(now_ns, len(encode_json(fields)))
+            return DropReason.AGGREGATED
         self._hold(identity, event.source, fields, now_ns)
         return DropReason.AGGREGATED
 
@@ -173,7 +180,21 @@ class TailSample(DeferredSampler):
                 break
             self._decide(identity)
         kept, self._kept = self._kept, []
+        self._decided_size, self._decided_since_ns = 0, None
         return kept
+
+    @property
+    @override
+    def held_since_ns(self) -> int | None:
+        times = [] if self._decided_since_ns is None else [self._decided_since_ns]
+        if self._traces:  # they are in the order of their first spans
+            times.append(next(iter(self._traces.values())).until_ns - self._wait_ns)
+        return min(times, default=None)
+
+    @property
+    @override
+    def is_flush_due(self) -> bool:
+        return self._decided_size > self._settings.max_decided_bytes
 
     @property
     @override
@@ -209,6 +230,7 @@ class TailSample(DeferredSampler):
         """Keep or drop the spans of a trace, and keep the decision."""
         trace = self._traces.pop(identity)
         self._size -= trace.size
+        self._note_decided(trace.until_ns - self._wait_ns, trace.size)
         ratio = self._ratio_of(trace)
         digest = blake2b(identity.encode(), digest_size=8, key=self._seed).digest()
         is_kept = int.from_bytes(digest) < int(ratio * _SPACE)
@@ -223,6 +245,12 @@ class TailSample(DeferredSampler):
             self._kept += [_weighted(fields, weight) for _, fields in trace.spans]
         else:
             self._dropped += trace.spans
+
+    def _note_decided(self, since_ns: int, size: int) -> None:
+        """Spans that came in at a time wait for the next flush, to go on or to be described."""
+        self._decided_size += size
+        if self._decided_since_ns is None or since_ns < self._decided_since_ns:
+            self._decided_since_ns = since_ns
 
     def _ratio_of(self, trace: _Trace) -> float:
         duration_ns = trace.end_ns - (trace.begin_ns or 0)

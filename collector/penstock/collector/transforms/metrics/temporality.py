@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from penstock.collector.transforms.expressions.expression import NUMBERS, digest
 from penstock.collector.transforms.expressions.paths import Fields
+from penstock.collector.transforms.metrics.exponential import FIELDS, Exponential
 from penstock.collector.transforms.transform import (
     PASS,
     DropReason,
@@ -46,6 +47,9 @@ class TemporalitySettings(TransformSettings):
     )
 
 
+Numbers = tuple[Any, ...] | Exponential
+
+
 @dataclass(frozen=True, slots=True)
 class _State:
     """What is known of a series.
@@ -53,20 +57,21 @@ class _State:
     Attributes:
         begun_ns: When the cumulative series began.
         time_ns: Time of its last point.
-        numbers: What that point counted: the value, or the sum, the count and the buckets.
+        numbers: What that point counted: the value; or the count, the sum and the buckets; or all
+            of an exponential histogram.
         bounds: The bounds of its buckets.
         seen_ns: When it came, by the monotonic clock.
     """
 
     begun_ns: int
     time_ns: int
-    numbers: tuple[Any, ...]
+    numbers: Numbers
     bounds: tuple[Any, ...]
     seen_ns: int
 
 
 class Temporality(Transform):
-    """Converts sums and histograms; every other record passes.
+    """Converts sums and histograms of both kinds; every other record passes.
 
     Args:
         settings: The temporality of what goes on, and bounds.
@@ -137,9 +142,9 @@ class Temporality(Transform):
         self,
         fields: Fields,
         before: _State | None,
-        numbers: tuple[Any, ...],
+        numbers: Numbers,
         bounds: tuple[Any, ...],
-    ) -> tuple[Fields | None, tuple[Any, ...], int] | None:
+    ) -> tuple[Fields | None, Numbers, int] | None:
         """The point that goes on, and the state after it; a point of None begins its series.
 
         None: a number would leave its range, and the point passes as it is.
@@ -148,26 +153,23 @@ class Temporality(Transform):
         if self._to_delta:
             if before is None:
                 return None, numbers, begun_ns
-            is_reset = (
-                begun_ns > before.time_ns
-                or bounds != before.bounds
-                or any(new < old for new, old in zip(numbers, before.numbers, strict=True))
-            )
-            if is_reset:
+            change = None
+            if begun_ns <= before.time_ns and bounds == before.bounds:
+                change = _difference(numbers, before.numbers)
+            if change is None:
                 self._notes["series_reset"] += 1
                 start_ns = max(before.time_ns, begun_ns)
                 return self._point(fields, numbers, start_ns), numbers, begun_ns
-            change = tuple(new - old for new, old in zip(numbers, before.numbers, strict=True))
             return self._point(fields, change, before.time_ns), numbers, begun_ns
         if before is None or bounds != before.bounds:
             return self._point(fields, numbers, begun_ns), numbers, begun_ns
-        total = tuple(new + old for new, old in zip(numbers, before.numbers, strict=True))
-        if not all(_fits(number) for number in total):
+        total = _total(numbers, before.numbers)
+        if total is None:
             self._notes["points_not_converted"] += 1
             return None
         return self._point(fields, total, before.begun_ns), total, before.begun_ns
 
-    def _point(self, fields: Fields, numbers: tuple[Any, ...], start_ns: int) -> Fields:
+    def _point(self, fields: Fields, numbers: Numbers, start_ns: int) -> Fields:
         """The point with other numbers; what one point alone knows of its time is left out."""
         time_ns = int(fields["time_unix_nano"])
         made = {
@@ -175,6 +177,9 @@ class Temporality(Transform):
             "temporality": self._to,
             "start_time_unix_nano": min(start_ns, time_ns),
         }
+        if isinstance(numbers, Exponential):
+            others = {name: value for name, value in made.items() if name not in FIELDS}
+            return others | numbers.fields()
         if fields["metric_type"] == "sum":
             return {**made, "value": numbers[0]}
         count, *rest = numbers
@@ -188,8 +193,30 @@ def _only_rises(fields: Fields) -> bool:
     return fields["metric_type"] != "sum" or fields.get("is_monotonic") is True
 
 
-def _numbers_of(fields: Fields) -> tuple[Any, ...] | None:
+def _difference(later: Numbers, earlier: Numbers) -> Numbers | None:
+    """What was counted in between; None where a number is smaller than before."""
+    if isinstance(later, Exponential) or isinstance(earlier, Exponential):
+        assert isinstance(later, Exponential)
+        assert isinstance(earlier, Exponential)
+        return later.minus(earlier)
+    pairs = list(zip(later, earlier, strict=True))
+    return None if any(new < old for new, old in pairs) else tuple(new - old for new, old in pairs)
+
+
+def _total(later: Numbers, earlier: Numbers) -> Numbers | None:
+    """Both; None where a number would leave its range."""
+    if isinstance(later, Exponential) or isinstance(earlier, Exponential):
+        assert isinstance(later, Exponential)
+        assert isinstance(earlier, Exponential)
+        return later.plus(earlier)
+    total = tuple(new + old for new, old in zip(later, earlier, strict=True))
+    return total if all(_fits(number) for number in total) else None
+
+
+def _numbers_of(fields: Fields) -> Numbers | None:
     """What a point counts; None where it counts nothing that can be added up."""
+    if fields["metric_type"] == "exponential_histogram":
+        return Exponential.of(fields)
     if fields["metric_type"] == "sum":
         found: tuple[Any, ...] = (fields.get("value"),)
     elif fields["metric_type"] == "histogram" and fields.get("bucket_counts"):

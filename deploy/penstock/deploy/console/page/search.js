@@ -13,10 +13,12 @@ const POLL_MS = 400;
 const EDGES_MAX = 50;
 const KINDS_MAX = 3;
 const TRACE_NS = 3600e9; // of a trace, records an hour before and after the one that is shown
-const NAMES = ["service", "text", "severity", "trace_id", "record_id", "stream", "from", "to", "after"];
-const TERMS = ["service", "text", "severity", "trace_id", "record_id"];
+const NAMES = ["service", "text", "severity", "trace_id", "record_id", "where", "stopped", "stream", "from", "to", "after"];
+const TEXTS = ["service", "text", "severity", "trace_id", "record_id", "where", "stopped", "stream"];
+const TERMS = ["service", "text", "severity", "trace_id", "record_id", "where"];
 const SEVERITIES = { "": "any", 5: "debug and above", 9: "info and above", 13: "warning and above", 17: "error and above", 21: "fatal" };
 const SINCE = { "15m": "15 minutes ago", "1h": "1 hour ago", "6h": "6 hours ago", "1d": "1 day ago", "7d": "7 days ago", earliest: "the begin of the log", time: "a time …" };
+const STOPPED = { "": "are named", yes: "answer by their files" };
 const UNTIL = { "": "now", time: "a time …" };
 const FROM = "1h";
 
@@ -81,7 +83,7 @@ async function search(question, mine, told) {
       continue;
     }
     if (running === id) running = "";
-    if (state === "failed") throw new Error(answer.error);
+    if (state === "failed") throw Object.assign(new Error(answer.error), answer.fields ? { code: "FORM", fields: answer.fields } : {});
     if (state === "cancelled") throw new Error(`Cancelled; ${counted(progress.looked_at, "record")} had been looked at.`);
     return answer;
   }
@@ -103,12 +105,15 @@ function mountForm(root) {
     from_time: el("input", { type: "datetime-local", step: "1" }),
     to: el("select", { onchange: showTimes }, Object.entries(UNTIL).map(([value, words]) => el("option", { value }, words))),
     to_time: el("input", { type: "datetime-local", step: "1" }),
+    where: el("input", { type: "text", autocomplete: "off", spellcheck: "false", class: "mono" }),
+    stopped: el("select", {}, Object.entries(STOPPED).map(([value, words]) => el("option", { value }, words))),
   };
   fill();
   const form = el("form", { class: "search-form", novalidate: true, "aria-label": "Search", onsubmit: submit },
     field("service", "Service"), field("severity", "Severity"), field("text", "Text", "in body or name; case counts"),
     field("trace_id", "Trace id", "32 hexadecimal digits"), field("record_id", "Record id"), field("stream", "Stream", "several with commas between"), names,
     field("from", "From", "", fields.from_time), field("to", "To", "", fields.to_time),
+    field("stopped", "Jobs that do not run", "reading takes some seconds"), field("where", "Condition", "as in a route, instead of the other terms: service = 'shop' and body like '%declined%'"),
     el("div", { class: "buttons" }, el("button", { type: "submit", class: "main" }, "Search"),
       el("button", { type: "button", onclick: () => go("search") }, "Clear")));
   status = el("p", { role: "status" }, "Say what to look for.");
@@ -136,7 +141,7 @@ function field(name, title, hint = "", more = null) {
 }
 
 function fill() {
-  for (const name of ["service", "text", "severity", "trace_id", "record_id", "stream"]) fields[name].value = wanted[name] ?? "";
+  for (const name of TEXTS) fields[name].value = wanted[name] ?? "";
   for (const [name, presets, usual] of [["from", SINCE, FROM], ["to", UNTIL, ""]]) {
     const value = wanted[name] ?? (wanted.after || TERMS.some((one) => wanted[one]) ? "" : usual);
     const preset = name === "from" && value === "" ? "earliest" : value;
@@ -158,7 +163,7 @@ function showTimes() {
 /** The form as a question: fields that are empty are left out. */
 function asked() {
   const found = {};
-  for (const name of ["service", "text", "severity", "trace_id", "record_id", "stream"]) found[name] = fields[name].value.trim();
+  for (const name of TEXTS) found[name] = fields[name].value.trim();
   for (const name of ["from", "to"]) {
     const moment = new Date(fields[`${name}_time`].value);
     found[name] = fields[name].value !== "time" ? fields[name].value : Number.isNaN(moment.getTime()) ? "?" : moment.toISOString().replace(".000Z", "Z");
@@ -238,7 +243,9 @@ function showAnswer(answer) {
     const address = addressOf({ ...wanted, after: positionOf(records.at(-1)) });
     parts.push(el("p", { class: "onward" }, `These are the first ${records.length}, in the order of streams and offsets. `, el("a", { href: address }, "Show the next"), ", or narrow the question."));
   }
-  if (answer.edges.length) parts.push(edges(answer.edges));
+  const gone = answer.edges.filter((one) => !one.in_log);
+  if (gone.length) parts.push(edges(gone));
+  if (answer.applications.length) parts.push(applications(answer.applications));
   output.replaceChildren(...parts.filter(Boolean));
 }
 
@@ -252,11 +259,13 @@ function notes(answer) {
   const silent = Object.entries(answer.not_asked);
   const said = silent.map(([name, reason]) => el("li", {}, el("strong", {}, name), ` could not be asked: ${reason}`));
   if (answer.not_asked_more) said.push(el("li", {}, `and ${answer.not_asked_more} more`));
-  if (!said.length && !answer.ended) return null;
+  const read = Object.entries(answer.not_running).map(([name, state]) => el("li", {}, el("strong", {}, name), `: ${state}`));
+  if (!said.length && !read.length && !answer.ended) return null;
   return el("section", { class: "card", "aria-label": "What the answer lacks" },
     answer.ended ? el("p", { class: "section" }, mark("ask", "not all"), " The time was up before everything had been looked at: narrow the question, or choose a shorter time.") : null,
     said.length ? el("details", { class: "fold", open: said.length < 4 }, el("summary", {}, mark("ask", `${counted(said.length, "part")} could not be asked`), el("span", { class: "muted" }, "what they know is missing here")),
-      el("ul", { class: "reasons" }, said)) : null);
+      el("ul", { class: "reasons" }, said)) : null,
+    read.length ? el("ul", { class: "reasons" }, read) : null);
 }
 
 function results(records) {
@@ -291,6 +300,13 @@ function edges(all) {
     all.length > EDGES_MAX ? el("p", { class: "section" }, `and ${all.length - EDGES_MAX} more`) : null);
 }
 
+/** Applications that did not hand over all records to a collector. */
+function applications(all) {
+  return el("section", { class: "card", "aria-label": "Not handed over" },
+    el("header", {}, el("h2", {}, "Not handed over"), el("p", { class: "muted" }, "what applications counted since they started; nobody knows which records these are")),
+    el("ul", { class: "reasons" }, all.map((one) => el("li", {}, one.says, one.reported_ns ? el("span", { class: "muted" }, ` · reported ${instant(one.reported_ns)}`) : null))));
+}
+
 // One record
 
 function mountRecord(root, position) {
@@ -308,7 +324,7 @@ function mountRecord(root, position) {
 async function findRecord(position) {
   const mine = generation;
   try {
-    const answer = await search({ position }, mine, () => {});
+    const answer = await search(wanted.stopped ? { position, stopped: wanted.stopped } : { position }, mine, () => {});
     if (answer === null) return;
     if (answer.records[0]) showRecord(answer.records[0], answer);
     else say(status, "The console cannot find it.");

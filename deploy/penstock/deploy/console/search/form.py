@@ -3,6 +3,8 @@
 service, text        as a record has them; the text's case counts
 severity             least severity number
 trace_id, record_id  32 hexadecimal digits each
+where                a condition in the language of routes, instead of the five above
+stopped              yes: the files of jobs that do not answer are read
 stream               names, separated by commas or spaces; empty: all
 from, to             earliest, latest, a time (2026-01-31T03:00:00Z), or how long ago (15m)
 position             STREAM/PARTITION/OFFSET of one record, instead of all of the above
@@ -12,8 +14,9 @@ ways                 no: jobs and collectors are not asked
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import click
@@ -22,12 +25,15 @@ from penstock.deploy.trace.question import TraceQuestion, position_of
 from penstock.service.cli import POSITION, Position
 
 FIELDS: Final = (
-    "service", "text", "severity", "trace_id", "record_id", "stream", "from", "to", "position",
-    "after", "limit", "ways",
+    "service", "text", "severity", "trace_id", "record_id", "where", "stopped", "stream", "from",
+    "to", "position", "after", "limit", "ways",
 )  # fmt: skip
 """The fields, as they are called in the page's address and in a request."""
 
 FIELD_CHARACTERS_MAX: Final = 256
+WHERE_CHARACTERS_MAX: Final = 4000
+"""Characters of a condition, as `penstock.router.trace.service` bounds them."""
+
 STREAMS_MAX: Final = 16
 """Streams that one search may name."""
 
@@ -50,7 +56,11 @@ class FormError(Exception):
 
 
 def read_form(
-    sent: Mapping[str, object], *, streams: Collection[str], max_records: int
+    sent: Mapping[str, object],
+    *,
+    streams: Collection[str],
+    max_records: int,
+    job_files: Sequence[Path] = (),
 ) -> TraceQuestion:
     """Read the form.
 
@@ -58,6 +68,7 @@ def read_form(
         sent: Its fields; a field that is missing is empty.
         streams: Names of the streams that there are; empty: they are not known.
         max_records: Maximum of the field `limit`, and what it is if empty.
+        job_files: Jobs whose files may be read if they do not answer.
 
     Raises:
         FormError: A field is wrong, or nothing says what to look for.
@@ -72,6 +83,8 @@ def read_form(
         ),
         service=form.text("service"),
         text=form.text("text"),
+        where=form.text("where", WHERE_CHARACTERS_MAX) or None,
+        job_files=form.job_files(job_files),
         severity=form.number("severity", 0, 24, 0),
         streams=form.streams(streams),
         start=form.time("from", "earliest"),
@@ -93,10 +106,10 @@ class _Form:
             name: "there is no such field" for name in sent if name not in FIELDS
         }
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, most: int = FIELD_CHARACTERS_MAX) -> str:
         value = self._sent.get(name, "")
-        if not isinstance(value, str) or len(value) > FIELD_CHARACTERS_MAX:
-            self._wrong[name] = f"text of at most {FIELD_CHARACTERS_MAX} characters"
+        if not isinstance(value, str) or len(value) > most:
+            self._wrong[name] = f"text of at most {most} characters"
             return ""
         return value.strip()
 
@@ -136,6 +149,16 @@ class _Form:
             self._wrong[name] = "a position looks like logs/0/4711"
         return value
 
+    def job_files(self, known: Sequence[Path]) -> tuple[Path, ...]:
+        value = self.text("stopped")
+        if value in ("", "no"):
+            return ()
+        if value != "yes":
+            self._wrong["stopped"] = "yes or no"
+        elif not known:
+            self._wrong["stopped"] = "the console's search.job_files names no job file"
+        return tuple(known)
+
     def streams(self, known: Collection[str]) -> tuple[str, ...]:
         named = tuple(dict.fromkeys(re.split(r"[,\s]+", self.text("stream"))))
         named = tuple(it for it in named if it)
@@ -158,7 +181,11 @@ class _Form:
             try:
                 question.check()
             except click.UsageError:
-                words = "fill in one of service, text, severity, trace id and record id"
-                self._wrong["service"] = words
+                words = "fill in one of service, text, severity, trace id, record id and condition"
+                name = "service"
+                if question.where is not None:
+                    name = "where"
+                    words = "a condition stands alone: say in it what the other fields say"
+                self._wrong[name] = words
         if self._wrong:
             raise FormError(self._wrong)

@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 import click
 import structlog
@@ -19,11 +19,11 @@ import structlog
 from penstock.base.clock import Clock
 from penstock.base.errors import ServiceError
 from penstock.deploy.console.config import ConsoleConfig
-from penstock.deploy.trace.answer import answer_question
+from penstock.deploy.trace.answer import answer_question, with_stopped_jobs
 from penstock.deploy.trace.explain import Trace
 from penstock.deploy.trace.find import Progress
 from penstock.deploy.trace.parts import Parts, PartsClient
-from penstock.deploy.trace.question import TraceQuestion
+from penstock.deploy.trace.question import ConditionError, TraceQuestion
 from penstock.deploy.trace.report import sentences
 from penstock.logd.errors import LogdError
 
@@ -32,6 +32,10 @@ ABANDONED_S: Final = 15.0
 
 MAX_ANSWERS: Final = 8
 """Answers that are kept until they are fetched; beyond it the oldest goes."""
+
+THREADS_EACH: Final = 2
+"""Threads for each search that may run: those that were cancelled end within a moment, but while
+they wait for logd or Spark."""
 
 _JOIN_S: Final = 2.0
 """Seconds that threads have to end when the console ends."""
@@ -62,12 +66,15 @@ def trace_on_thread(config: ConsoleConfig, question: TraceQuestion, progress: Pr
     """Answer a question on a thread that has no event loop.
 
     Raises:
+        ConditionError: The condition is not valid.
         UsageError: There is no such stream.
-        UnavailableError: logd cannot be asked.
+        UnavailableError: logd cannot be asked, or no job, which a condition needs.
     """
     client = PartsClient(config)
-    parts = asyncio.run(client.statuses()) if question.with_ways else Parts()
-    return answer_question(config, question, client, parts, progress=progress)
+    wants_parts = question.with_ways or question.where is not None
+    parts = asyncio.run(client.statuses()) if wants_parts else Parts()
+    with with_stopped_jobs(client, config, parts, question.job_files) as all_parts:
+        return answer_question(config, question, client, all_parts, progress=progress)
 
 
 @dataclass(slots=True)
@@ -113,10 +120,12 @@ class Searches:
 
     @property
     def running(self) -> int:
-        """Number of threads that search, also for searches that were cancelled just now."""
-        return sum(
-            it.thread is not None and it.thread.is_alive() for it in list(self._all.values())
-        )
+        """Number of searches that run; one that was cancelled has given its place away."""
+        return sum(not it.is_cancelled for it in self._alive())
+
+    def _alive(self) -> list[_Search]:
+        """Searches whose threads have not ended, those that were cancelled among them."""
+        return [it for it in self._all.values() if it.thread is not None and it.thread.is_alive()]
 
     def start(self, question: TraceQuestion) -> str:
         """Start a search; returns its name, which nobody can guess.
@@ -126,12 +135,14 @@ class Searches:
         """
         self._forget()
         most = self._config.search.max_concurrent
-        if self.running >= most:
-            self.refused += 1
-            raise TooManySearchesError(
+        alive = self._alive()
+        if self.running >= most or len(alive) >= THREADS_EACH * most:
+            self._refuse(
                 f"{most} searches are running, and no more may; wait for one to end, or raise"
                 " search.max_concurrent"
             )
+        if question.job_files and any(it.question.job_files for it in alive):
+            self._refuse("another search reads the files of stopped jobs; wait until it ends")
         now_ns = self._clock.monotonic_ns()
         search = _Search(question, now_ns, now_ns)
         search.progress.is_to_end = lambda: self._is_to_end(search)
@@ -142,6 +153,10 @@ class Searches:
         self._all[name] = search
         search.thread.start()
         return name
+
+    def _refuse(self, words: str) -> NoReturn:
+        self.refused += 1
+        raise TooManySearchesError(words)
 
     def describe(self, name: str) -> bytes | None:
         """How far a search is, or its answer, as JSON; None: there is no such search."""
@@ -211,6 +226,14 @@ class Searches:
             search.answer = json.dumps(answer_of(trace), separators=(",", ":")).encode()
         except SearchCancelledError:
             search.is_cancelled, state = True, "cancelled"
+        except ConditionError as error:
+            state, reason = "failed", type(error).__name__
+            said = {"error": _said(error), "fields": {"where": error.reason}}
+            search.answer = json.dumps(said).encode()
+        except ModuleNotFoundError as error:
+            state, reason = "failed", type(error).__name__
+            words = f"the console lacks {error.name}: install penstock[router] where it runs"
+            search.answer = json.dumps({"error": words}).encode()
         except (click.UsageError, ServiceError, LogdError, OSError) as error:
             state, reason = "failed", type(error).__name__
             search.answer = json.dumps({"error": _said(error)}).encode()
@@ -243,10 +266,11 @@ def _said(error: Exception) -> str:
 
 
 def answer_of(trace: Trace) -> Mapping[str, Any]:
-    """The answer as the page has it: a trace's JSON, and what each verdict says in sentences."""
+    """The answer as the page has it: a trace's JSON, and what each part of it says in sentences."""
     found = trace.as_json()
     for record in found["records"]:
         record["sinks"] = [{**it, "says": [*sentences(it)]} for it in record["sinks"]]
+    found["applications"] = [{**it.as_json(), "says": it.sentence} for it in trace.applications]
     silent = found["not_asked"]
     found["not_asked"] = dict(list(silent.items())[:_SILENT_MAX])
     found["not_asked_more"] = max(0, len(silent) - _SILENT_MAX)

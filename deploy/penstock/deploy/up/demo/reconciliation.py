@@ -151,7 +151,7 @@ def _log(figures: Figures) -> Row:
     added = sum(span.end - before.get(stream, 0) for stream, span in figures.log_after.items())
     # Records of an earlier run may have been stored before their ack was lost: counted again here.
     return hop_row(
-        {"collector": figures.collector.delivered},
+        {"collector": figures.collector.sent},
         added,
         held=figures.collector.recovered,
         waiting=0,

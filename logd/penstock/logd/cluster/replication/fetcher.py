@@ -268,12 +268,13 @@ class Fetcher:
         self.counts.frames += sum(map(len, taken))
         self.counts.frames_bytes += len(data)
         self._plan_send()
+        alone = sum(map(bool, taken)) == 1
         for part, frames in zip(response.parts, taken, strict=True):
             hosted = self._find(part.key)
             if hosted is not None:
                 if frames:
                     self._in_hand[part.key] = part.frames_length
-                hosted.take(part.answer, frames)
+                hosted.take(part.answer, frames, alone=alone)
 
     def _has_room(self) -> bool:
         """Return whether the disks here have taken enough of what came; else wait for that."""

@@ -39,7 +39,7 @@ _TELL_S: Final = 1.0
 
 _log = structlog.get_logger()
 
-_Told = tuple[str, PartitionId, int]
+_Awaited = tuple[str, PartitionId, int]
 
 
 class Ranges:
@@ -56,7 +56,7 @@ class Ranges:
         self._mesh = mesh
         self._executor = executor
         self._asking: dict[tuple[str, PartitionId], asyncio.Task[None]] = {}
-        self._told: dict[_Told, asyncio.Future[int]] = {}
+        self._awaited: dict[_Awaited, asyncio.Future[int]] = {}
 
     def ask(self, node: str, key: PartitionId, first: int, upto: int) -> None:
         """Ask a node; nothing is done while it is being asked for that partition already."""
@@ -68,7 +68,7 @@ class Ranges:
 
     def tell(self, node: str, key: PartitionId, first: int, upto: int) -> None:
         """The own core says what it can send of a range that begins at `first`."""
-        waiting = self._told.get((node, key, first))
+        waiting = self._awaited.get((node, key, first))
         if waiting is not None and not waiting.done():
             waiting.set_result(upto)
 
@@ -82,8 +82,8 @@ class Ranges:
         hosted = self._find(key)
         if hosted is None:
             return b""
-        told: _Told = (node, key, first)
-        waiting = self._told.setdefault(told, asyncio.get_running_loop().create_future())
+        awaited: _Awaited = (node, key, first)
+        waiting = self._awaited.setdefault(awaited, asyncio.get_running_loop().create_future())
         try:
             hosted.handle(RangeAsked(NodeId(node), first, upto))
             async with asyncio.timeout(_TELL_S):
@@ -91,7 +91,7 @@ class Ranges:
         except TimeoutError:
             return b""
         finally:
-            self._told.pop(told, None)
+            self._awaited.pop(awaited, None)
         if sent <= first:
             return b""
         loop = asyncio.get_running_loop()

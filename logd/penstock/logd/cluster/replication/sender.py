@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -307,8 +307,14 @@ class Hosted(Protocol):
 
     def answer_for(self, node: str) -> Answer | None: ...
 
-    def take(self, answer: Answer, frames: list[Frame]) -> None:
-        """An answer of the leader has come, with frames that are whole and checked."""
+    def take(self, answer: Answer, frames: list[Frame], *, alone: bool) -> None:
+        """An answer of the leader has come, with frames that are whole and checked.
+
+        Args:
+            answer: The answer.
+            frames: Its frames.
+            alone: Whether no frames of other partitions came with them.
+        """
         ...
 
     def dedup_snapshot(self, leader_epoch: int) -> ProducerSnapshot | None:
@@ -399,25 +405,45 @@ _AHEAD_MAX: Final = REPLICATION_REQUEST_SIZE_MAX + 64 * 1024
 _log = structlog.get_logger()
 
 
+class Wanted(NamedTuple):
+    """A range of a leader's log. Within one epoch its frames stay the same."""
+
+    leader_epoch: int
+    offset: int
+    upto: int
+
+
 class SharedReads:
-    """The last reads of partitions' ends, which their other followers request, too."""
+    """Frames at partitions' ends: the last that were written or read, which followers request."""
 
     def __init__(self) -> None:
-        self._found: dict[PartitionId, tuple[tuple[int, ...], Found]] = {}
+        self._found: dict[PartitionId, tuple[Wanted, Found]] = {}
         self._size = 0
 
-    def get(self, key: PartitionId, wanted: tuple[int, ...]) -> Found | None:
-        """Return the last read if it had the same epoch, offset, end and bytes."""
+    def get(self, key: PartitionId, wanted: Wanted, bytes_max: int) -> Found | None:
+        """Return what is kept if it is the wanted range, and not larger than asked for."""
         kept = self._found.get(key)
-        return kept[1] if kept is not None and kept[0] == wanted else None
+        if kept is None or kept[0] != wanted:
+            return None
+        found = kept[1]
+        return found if found.count == 1 or len(found.data) <= bytes_max else None
 
-    def keep(self, key: PartitionId, wanted: tuple[int, ...], found: Found) -> None:
-        """Keep it in the place of what was read of that partition before."""
+    def keep(self, key: PartitionId, wanted: Wanted, found: Found) -> None:
+        """Keep it in the place of what was kept of that partition before."""
         self._drop(key)
         self._found[key] = wanted, found
         self._size += len(found.data)
         while self._size > _SHARED_BYTES_MAX:
             self._drop(next(iter(self._found)))
+
+    def keep_written(self, key: PartitionId, frames: Sequence[Frame]) -> None:
+        """Keep frames that a leader has just written, as they are sent."""
+        first, next_offset = frames[0][0], frames[-1][0].next_offset
+        data = b"".join(
+            [piece for header, body in frames for piece in (encode_header(header), body)]
+        )
+        wanted = Wanted(first.leader_epoch, first.base_offset, next_offset)
+        self.keep(key, wanted, Found(data, len(frames), next_offset))
 
     def _drop(self, key: PartitionId) -> None:
         kept = self._found.pop(key, None)
@@ -498,6 +524,12 @@ class ReplicaFetchServer:
             self._serving.touch(key)
             self._plan_send()
 
+    def high_watermark_risen(self, key: PartitionId) -> None:
+        """The high watermark of a partition has risen: it is sent with frames, or after a while."""
+        if self._serving is not None:
+            self._serving.high_watermark_risen(key, self._feeding.clock.monotonic_ns())
+            self._arm(self._serving)
+
     async def run(self) -> None:
         """Serve until the connection ends.
 
@@ -561,7 +593,8 @@ class ReplicaFetchServer:
                 self._serving.answer(key, _not_here(fetch))
             else:
                 hosted.handle(FetchCame(fetch))
-        self._plan_send()
+        if self._serving.has_ready:  # it may have waited for the follower to take responses
+            self._plan_send()
 
     def _plan_send(self) -> None:
         """There may be something to say: at the end of this turn, so that it is said together."""
@@ -577,6 +610,8 @@ class ReplicaFetchServer:
         try:
             while not self._unsent and (pieces := self._respond()) is not None:
                 self._offer(pieces)
+                if not self._serving.has_ready:
+                    break
         except Exception as error:  # noqa: BLE001 - raised where the connection is served
             self._problem = error
         if self._unsent or self._problem is not None:
@@ -683,8 +718,8 @@ class ReplicaFetchServer:
 
     def _read_hot(self, key: PartitionId, log: CommitLog, answer: Frames, bytes_max: int) -> Found:
         shared = self._feeding.shared
-        wanted = (answer.leader_epoch, answer.offset, answer.upto, bytes_max)
-        found = shared.get(key, wanted)
+        wanted = Wanted(answer.leader_epoch, answer.offset, answer.upto)
+        found = shared.get(key, wanted, bytes_max)
         if found is None:
             found = read_frames(log, answer.offset, bytes_max=bytes_max, upto=answer.upto)
             if found.data:

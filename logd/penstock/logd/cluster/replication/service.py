@@ -7,7 +7,7 @@ For each node that something is fetched from there is one connection, dialled fr
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -21,6 +21,7 @@ from penstock.logd.cluster.replication.ranges import Ranges
 from penstock.logd.cluster.replication.sender import (
     FetchCounts,
     Find,
+    Frame,
     ReplicaFetchCounts,
     ReplicaFetchServer,
     ReplicaFetchSession,
@@ -139,9 +140,19 @@ class Replication:
             found[0].answer(key, answer)
 
     def touch(self, key: PartitionId) -> None:
-        """A partition's log has grown, or its high watermark has risen."""
+        """A partition's log has grown."""
         for feeder, _ in self._feeders.values():
             feeder.touch(key)
+
+    def keep_written(self, key: PartitionId, frames: Sequence[Frame]) -> None:
+        """Frames that a leader has just written are what its followers fetch next."""
+        if frames and self._feeders:
+            self._feeding.shared.keep_written(key, frames)
+
+    def high_watermark_risen(self, key: PartitionId) -> None:
+        """A partition's high watermark has risen; its log has not grown."""
+        for feeder, _ in self._feeders.values():
+            feeder.high_watermark_risen(key)
 
     async def serve(self, node: str, channel: Channel) -> None:
         """Feed a node over a connection that it dialled, until that ends.

@@ -18,8 +18,9 @@ A worker of Spark's keeps the connections of its tasks for those that come.
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
@@ -53,6 +54,9 @@ from penstock.router.telemetry import Meter
 SENDING_S_MAX: Final = 5.0
 """Seconds after which a task begins no further request."""
 
+SHARED_SENDING_S_MAX: Final = 1.0
+"""The same of a task that other sinks share, which wait for it."""
+
 _SINKS_MAX: Final = 16
 """Maximum sinks whose connections a worker keeps; the oldest ones are closed first."""
 
@@ -67,6 +71,7 @@ class WrittenRequests(WriteResult):
         unsettled: Requests without a final result; their rows are indexes into `left`.
         faulty: Rows that cannot be encoded, by index into `left`.
         counts: Increments of the sink's counters.
+        note: What the sink's `note_for_driver` has returned.
     """
 
     delivered: int = 0
@@ -74,6 +79,7 @@ class WrittenRequests(WriteResult):
     unsettled: tuple[Request, ...] = ()
     faulty: tuple[Faulty, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    note: Any = None
 
 
 class TaskRequestSink(RequestSink, TaskSink):
@@ -92,6 +98,7 @@ class TaskRequestSink(RequestSink, TaskSink):
         super().__init__(config, context)
         self._task_settings = config
         self.keeps_order = config.max_in_flight == 1
+        self.shares_tasks = self.sends_in_tasks
 
     def is_ready(self) -> bool:
         """Prepare the first request; return whether tasks may send."""
@@ -111,6 +118,21 @@ class TaskRequestSink(RequestSink, TaskSink):
     def join_task(self, first: Self) -> None:
         """It sends in a task, beside `first`, which may be itself; the driver's is ready."""
 
+    def note_for_tasks(self) -> Any:
+        """Return what the tasks of the batch must know; it can be pickled."""
+        return None
+
+    def join_batch(self, note: Any) -> None:
+        """It has the rows of a task; `note` is that of the driver's sink for the batch."""
+
+    def exchange_in_task(self, request: Request) -> DeliveryResult | None:
+        """Send a request in a task; None: it is not sent, and the driver must."""
+        return self.exchange(request, 1)
+
+    def note_for_driver(self, unsettled: Sequence[Request]) -> Any:  # noqa: ARG002 - for subclasses
+        """Return what `commit` must know of the rows that were `encoded` last."""
+        return None
+
     @override
     def begin(self) -> None:
         """Begin a batch; nothing is created before the requests."""
@@ -118,17 +140,25 @@ class TaskRequestSink(RequestSink, TaskSink):
     @override
     def writer(self) -> "RequestWriter":
         context, circuit = self.context, self._breaker.circuit
+        sends = (
+            self.sends_in_tasks
+            and circuit.state == "closed"
+            and circuit.reason is None
+            and self.is_ready()
+        )
         return RequestWriter(
             type(self),
             self._task_settings,
             job=context.job,
             sink=context.sink,
             names=context.names(),
-            sends=self.sends_in_tasks
-            and circuit.state == "closed"
-            and circuit.reason is None
-            and self.is_ready(),
+            sends=sends,
+            note=self.note_for_tasks(),
         )
+
+    @override
+    def shared_writer(self) -> "RequestWriter":
+        return replace(self.writer(), sends_for_s=SHARED_SENDING_S_MAX, waits_for_s=SENDING_S_MAX)
 
     @override
     def write(self, rows: pa.Table) -> None:
@@ -139,7 +169,10 @@ class TaskRequestSink(RequestSink, TaskSink):
     def encoded(self, rows: pa.Table) -> WrittenRequests:
         """The rows of a task as requests, none of which is sent."""
         requests, faulty = self.to_requests(rows)
-        return WrittenRequests(unsettled=tuple(requests), faulty=tuple(faulty), left=rows)
+        note = self.note_for_driver(requests)
+        return WrittenRequests(
+            unsettled=tuple(requests), faulty=tuple(faulty), left=rows, note=note
+        )
 
     @override
     def commit(self, results: Sequence[WrittenRequests]) -> None:
@@ -201,7 +234,11 @@ class RequestWriter:
         sink: The sink's name.
         names: Names of the batch's records.
         sends: Whether requests are sent at all.
+        note: What the sink's `note_for_tasks` has returned.
         clock: The clock.
+        sends_for_s: Seconds after which no further request is begun.
+        waits_for_s: Seconds after which no answer is waited for any more; a request without one
+            counts as not sent. None: each has its own time limit.
     """
 
     made_of: type[TaskRequestSink]
@@ -210,7 +247,10 @@ class RequestWriter:
     sink: str = field(kw_only=True)
     names: BatchNames = field(kw_only=True)
     sends: bool = field(kw_only=True)
+    note: Any = field(default=None, kw_only=True)
     clock: BlockingClock = field(default_factory=SystemClock, kw_only=True)
+    sends_for_s: float = field(default=SENDING_S_MAX, kw_only=True)
+    waits_for_s: float | None = field(default=None, kw_only=True)
     _batches: list[pa.RecordBatch] = field(default_factory=list)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -222,6 +262,8 @@ class RequestWriter:
         if not self._batches:
             return WrittenRequests()
         sinks = CONNECTIONS.sinks(self)
+        for sink in sinks:
+            sink.join_batch(self.note)
         before = sinks[0].context.meter.counted()
         rows = in_log_order(pa.Table.from_batches(self._batches))
         made = sinks[0].encoded(rows)
@@ -231,11 +273,17 @@ class RequestWriter:
         if not self.made_of.repeats_in_tasks and _runs_again():
             requests = [replace(it, is_doubtful=True) for it in requests]
         elif self.sends and requests:
-            requests = Sending(sinks, requests, self.clock).run()
+            sending = Sending(sinks, requests, self.clock, self.sends_for_s)
+            try:
+                requests = sending.run(self.waits_for_s)
+            finally:
+                if sending.is_unusable:
+                    CONNECTIONS.give_up(self)
         left = _without_delivered(sinks[0], made, requests)
         for sink in sinks:
             sink.hold(rows.slice(0, 0))
-        return replace(left, counts=sinks[0].context.meter.counted() - before)
+        counts = sinks[0].context.meter.counted() - before
+        return replace(left, counts=counts, note=sinks[0].note_for_driver(left.unsettled))
 
 
 def _runs_again() -> bool:
@@ -271,36 +319,80 @@ class Sending:
         sinks: One for each request that may be in flight.
         requests: In the order of the log.
         clock: Time.
+        sends_for_s: Seconds after which no further request is begun.
+
+    Attributes:
+        is_unusable: Whether no other task may use the sinks: threads wait for answers with them, or
+            one has failed in the middle of an exchange. They are closed when their threads end.
     """
 
     def __init__(
-        self, sinks: Sequence[TaskRequestSink], requests: Sequence[Request], clock: BlockingClock
+        self,
+        sinks: Sequence[TaskRequestSink],
+        requests: Sequence[Request],
+        clock: BlockingClock,
+        sends_for_s: float = SENDING_S_MAX,
     ) -> None:
-        self._sinks = sinks[: len(requests)]
+        self._sinks, self._unneeded = sinks[: len(requests)], sinks[len(requests) :]
         self._requests = list(requests)
         self._clock = clock
         self._lock = threading.Lock()
         self._next = 0
         self._ends = False
         self._some_taken = False
-        self._until_ns = clock.monotonic_ns() + int(SENDING_S_MAX * 1e9)
+        self._until_ns = clock.monotonic_ns() + int(sends_for_s * 1e9)
+        self.is_unusable = False
 
-    def run(self) -> list[Request]:
-        """Send them; returns each with what became of it."""
-        if len(self._sinks) == 1:
-            self._send_by(self._sinks[0])
+    def run(self, waits_for_s: float | None = None) -> list[Request]:
+        """Send them; returns each with what became of it.
+
+        Args:
+            waits_for_s: Seconds after which one without an answer is given up; None: none is.
+
+        Raises:
+            Exception: That of a thread which a sink's fault has ended.
+        """
+        if len(self._sinks) == 1 and waits_for_s is None:
+            try:
+                self._send_by(self._sinks[0])
+            except BaseException:
+                self.is_unusable = True
+                _close([*self._sinks, *self._unneeded])
+                raise
             return self._requests
-        with ThreadPoolExecutor(len(self._sinks)) as pool:
-            for _ in pool.map(self._send_by, self._sinks):
-                pass
-        return self._requests
+        pool = ThreadPoolExecutor(len(self._sinks))
+        try:
+            running = [pool.submit(self._send_by, sink) for sink in self._sinks]
+            done, left = wait(running, waits_for_s)
+            with self._lock:
+                self._ends = True
+                begun = range(self._next) if left else ()
+                found = [
+                    replace(it, is_doubtful=it.is_doubtful or number in begun)
+                    if it.result is None
+                    else it
+                    for number, it in enumerate(self._requests)
+                ]
+            if left or any(it.exception() is not None for it in done):
+                self._close_when_ended(running)
+            for each in done:
+                each.result()
+        finally:
+            pool.shutdown(wait=False)
+        return found
+
+    def _close_when_ended(self, running: Sequence[Future[None]]) -> None:
+        self.is_unusable = True
+        _close(self._unneeded)
+        for each, sink in zip(running, self._sinks, strict=True):
+            each.add_done_callback(partial(_close_when_done, sink))
 
     def _send_by(self, sink: TaskRequestSink) -> None:
         while (number := self._taken()) is not None:
             request = self._requests[number]
-            result = sink.exchange(request, 1)
+            result = sink.exchange_in_task(request)
             with self._lock:
-                doubt = sink.has_doubt(request, result)
+                doubt = result is not None and sink.has_doubt(request, result)
                 self._requests[number] = replace(request, result=result, is_doubtful=doubt)
                 self._some_taken |= isinstance(result, Success | Accepted)
                 self._ends |= not self._goes_on(result, in_order=sink.keeps_order)
@@ -314,7 +406,7 @@ class Sending:
             self._next += 1
             return self._next - 1
 
-    def _goes_on(self, result: DeliveryResult, *, in_order: bool) -> bool:
+    def _goes_on(self, result: DeliveryResult | None, *, in_order: bool) -> bool:
         """Return whether other requests may follow: a success, or a fault of some records only."""
         match result:
             case Success() | Accepted():
@@ -325,6 +417,10 @@ class Sending:
                 return self._some_taken and not in_order
             case _:
                 return False
+
+
+def _close_when_done(sink: TaskRequestSink, _: Future[None]) -> None:
+    sink.close()
 
 
 class Connections:
@@ -339,7 +435,7 @@ class Connections:
         Raises:
             ConfigError: The worker lacks what the sink needs.
         """
-        key = pickle.dumps((writer.made_of, writer.config, writer.job, writer.sink))
+        key = self._key_of(writer)
         found = self._open.get(key)
         if found is None:
             while len(self._open) >= _SINKS_MAX:
@@ -359,6 +455,14 @@ class Connections:
         ):
             _replace(kept, new)
         return found
+
+    def give_up(self, writer: RequestWriter) -> None:
+        """Open others for the next task: a writer's sinks are in use still, or in doubt."""
+        self._open.pop(self._key_of(writer), None)
+
+    @staticmethod
+    def _key_of(writer: RequestWriter) -> bytes:
+        return pickle.dumps((writer.made_of, writer.config, writer.job, writer.sink))
 
     def close(self) -> None:
         """Give all of them back."""

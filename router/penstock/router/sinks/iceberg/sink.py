@@ -1,10 +1,10 @@
 """The Iceberg sink: rows of one table of Apache Iceberg, each record exactly once.
 
-A request is one snapshot. Its summary has, as `penstock.committed_offsets`, the offset behind the
-last row of each partition of the log that it has rows of (`sinks.lake` says what follows of it). A
-mark is that of the newest snapshot, from the current one back, that names the partition. Where
-maintenance has expired the snapshots that would, the table itself is asked for rows behind those in
-hand.
+A request is one snapshot. Its summary has, as `penstock.marks`, the offset after the last row of
+each partition of the log that it has rows of: the partition's mark (`sinks.lake` says how marks are
+used). The mark that counts is in the newest snapshot that names the partition, from the current one
+back. Where maintenance may have expired that snapshot, the table itself is asked for rows from the
+batch's first offset on.
 
 A snapshot is committed by the table's catalog, which takes it only if the snapshot before it is the
 one that the sink has looked at. If it is not, somebody was faster, perhaps another driver of the
@@ -17,7 +17,7 @@ them, where the table is partitioned by columns themselves or by nothing. They n
 
 The catalog is whatever the library knows: REST, SQL, Glue, Hive. A store or catalog that fails is
 no record's fault. A catalog that falls silent is given up after `timeout_s`, or after a minute
-(Glue, DynamoDB): `sinks.iceberg_catalog` says what the client of each can be told.
+(Glue, DynamoDB): `sinks.iceberg.client` says which time limits the client of each has.
 """
 
 import json

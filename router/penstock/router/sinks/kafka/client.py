@@ -1,27 +1,23 @@
-"""The Kafka sink's producer, and the topic in which its positions are."""
+"""The Kafka sink's producers, one for each partition of the log that a process writes.
 
-import logging
+A producer that begins with the `transactional.id` of a partition ends the transaction that another
+one has left open, and fences that one: it can commit nothing any more. So whatever process comes
+last is the only one that writes a partition's records, and it reads how far the others came.
+"""
+
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from math import ceil
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
-import orjson
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import KafkaError, KafkaException, Producer
 
+from penstock.router.sinks.kafka.positions import PositionsTopic, position_value
+from penstock.router.sinks.kafka.producer import SILENT, PartitionProducer, Target, error_of
 from penstock.router.sinks.kafka.sink import (
-    TOO_LARGE,
-    UNFIT,
+    Committed,
     KafkaSink,
     Message,
     Position,
@@ -31,19 +27,14 @@ from penstock.router.sinks.kafka.sink import (
 _MS: Final = 1000
 _TRANSACTION_MS_MIN: Final = 10_000
 _SETUP_MS_MIN: Final = 1000
-_FETCH_WAIT_MS: Final = 10
+_CONNECTING_S: Final = 1.0
+"""Maximum seconds to wait for a connection before the first transaction."""
 HEAR_S: Final = 1.0
-"""Seconds between two polls of a producer that has nothing to do."""
-_FLUSH_S: Final = 0.05
-"""Seconds after which a lost connection is seen while messages are in flight."""
-_ABORT_S: Final = 0.5
+"""Seconds between two polls of producers that have nothing to do."""
 _LINGER_MS: Final = 100
 """Batches go when they are full, or at the end of the request."""
-_POSITIONS_SEGMENT_BYTES: Final = 16 * 1024 * 1024
-"""Segment bytes of the compacted topic of positions, which a sink reads at its start.
-
-Small segments leave little that is not compacted.
-"""
+MAX_PRODUCERS: Final = 8
+"""Maximum producers of a process; each has threads and connections. The oldest one goes first."""
 
 _VAGUE: Final = frozenset(
     {"_TIMED_OUT", "_MSG_TIMED_OUT", "_TIMED_OUT_QUEUE", "_ALL_BROKERS_DOWN", "_STATE"}
@@ -53,20 +44,16 @@ _VAGUE: Final = frozenset(
 _UNTRUSTED: Final = "certificate verify failed"
 """Text of OpenSSL's error on a broker whose certificate is not trusted."""
 
-_SILENT: Final = logging.Logger("penstock.kafka")  # noqa: LOG001 - nobody's child: it says nothing
-_SILENT.addHandler(logging.NullHandler())
-"""librdkafka writes to stderr what it also tells us."""
-
 
 class Connection:
-    """A transactional producer, made when it is needed and made again after trouble.
+    """A process's producers, made when they are needed and made again after trouble.
 
     Args:
         config: Address and credentials.
         name: Name of job and sink, the same in each process of the sink, and unique.
-        producer: One that is there already.
-        settings: More of librdkafka's settings, for the producer.
-        hear_s: Seconds between two polls of a producer that has nothing to do.
+        settings: More of librdkafka's settings, for producers.
+        hear_s: Seconds between two polls of producers that have nothing to do.
+        max_producers: Maximum producers that are kept.
 
     Attributes:
         said: Last message of librdkafka on the connection.
@@ -77,23 +64,25 @@ class Connection:
         config: KafkaSink,
         name: str,
         *,
-        producer: Producer | None = None,
         settings: Mapping[str, Any] = MappingProxyType({}),
         hear_s: float = HEAR_S,
+        max_producers: int = MAX_PRODUCERS,
     ) -> None:
         self._more = dict(settings)
         self._hear_s = hear_s
+        self._max_producers = max_producers
         self._config = config
         self._name = f"penstock.{name}"
-        self._positions_topic = config.positions_topic or f"{self._name}.positions"
-        self._producer = producer
-        self._positions: dict[str, Position] = {}
+        self._topic = PositionsTopic(config, self._name)
+        self._committed = Committed()
+        self._producers: OrderedDict[str, PartitionProducer] = OrderedDict()
         self.said: KafkaError | None = None
         self._in_use = threading.Lock()
         self._closed = threading.Event()
+        self._closed.set()
 
-    def position(self, partition_key: str) -> Position | None:
-        """Return how far the last batch came in a partition, by the topic of positions.
+    def committed(self) -> Committed:
+        """Return the positions of all partitions, by the topic of positions.
 
         Raises:
             TroubleError: The topic cannot be read.
@@ -101,14 +90,40 @@ class Connection:
         """
         with self._in_use:
             self.said = None
-            if self._producer is None:
-                self._open()
-            return self._positions.get(partition_key)
+            try:
+                self._committed = self._topic.read_on(self._committed, self._settings())
+            except (KafkaException, SystemError) as error:
+                raise self._trouble(error) from None
+            return self._committed
+
+    def continue_after(self, committed: Committed) -> None:
+        """Another process has read these positions; forget producers that have others."""
+        with self._in_use:
+            self._committed = committed
+            for key, producer in [*self._producers.items()]:
+                if producer.position != committed.positions.get(key):
+                    self._forget(key)
+
+    def position(self, partition_key: str) -> Position | None:
+        """Return how far the last batch came in a partition; no other process has it any more.
+
+        Raises:
+            TroubleError: The partition cannot be had, or the topic of positions cannot be read.
+            OSError: The password's file cannot be read.
+        """
+        with self._in_use:
+            self.said = None
+            if partition_key not in self._producers:
+                while len(self._producers) >= self._max_producers:
+                    self._forget(next(iter(self._producers)))
+                self._producers[partition_key] = self._opened(partition_key)
+                self._begin_listening()
+            return self._producers[partition_key].position
 
     def send(
         self, messages: Sequence[Message], partition_key: str, behind: Position
     ) -> dict[int, TroubleError]:
-        """Produce messages and the position behind them in one transaction.
+        """Produce messages and the position behind them in one transaction, after `position`.
 
         Returns:
             Those that Kafka refuses; if there are any, nothing is there.
@@ -117,202 +132,103 @@ class Connection:
             TroubleError: Nothing is there, or nobody knows; then `position` will.
         """
         with self._in_use:
+            producer = self._producers[partition_key]
             try:
-                refused = self._transact(messages, partition_key, behind)
+                return producer.send(messages, position_value(behind), behind)
             except (KafkaException, SystemError) as error:
-                self._abort(requires=_error(error).txn_requires_abort())
                 raise self._trouble(error) from None
-            if refused:
-                self._abort(requires=True)
-            else:
-                self._positions[partition_key] = behind
-            return refused
+            finally:
+                if producer.is_over:
+                    self._forget(partition_key)
+
+    def end_transactions(self, partition_keys: Iterable[str]) -> None:
+        """End those that other processes have open, as far as that can be done now.
+
+        Until all are ended nobody reads the positions of any: of killed tasks they would be open
+        until they time out.
+        """
+        with self._in_use, suppress(OSError, TroubleError):
+            for key in partition_keys:
+                if key not in self._producers:
+                    self._begun(key).close()
+
+    def release(self) -> None:
+        """Forget the producers: other processes write the partitions now."""
+        with self._in_use:
+            for key in [*self._producers]:
+                self._forget(key)
 
     def close(self) -> None:
-        """Forget the producer; a transaction that is open ends when the next one begins."""
-        with self._in_use:
-            self._forget()
-
-    def _forget(self) -> None:
+        """Forget everything; a transaction that is open ends when the next producer begins."""
+        self.release()
         self._closed.set()
-        if self._producer is not None:
-            self._producer.purge()
-        self._producer = None
-        self._positions = {}
+        with self._in_use:
+            self._topic.close()
 
-    def _transact(
-        self, messages: Sequence[Message], partition_key: str, behind: Position
-    ) -> dict[int, TroubleError]:
-        assert self._producer is not None, "position() first"
-        self._producer.begin_transaction()
-        lost: dict[int, TroubleError] = {}
-        for number, message in enumerate(messages):
-            about = {"headers": list(message.headers), "timestamp": message.time_ms}
-            self._produce(
-                self._config.topic, message.value, message.key, _note(lost, number), **about
-            )
-        self._flush(lost)
-        refused = {it: why for it, why in lost.items() if why.name in TOO_LARGE | UNFIT}
-        if refused:
-            return refused
-        if not lost:
-            value = {"first": behind.first, "end": behind.end, "digest": behind.digest}
-            key = f"{self._name}/{partition_key}".encode()
-            self._produce(self._positions_topic, orjson.dumps(value), key, None, partition=0)
-        # What is lost for another reason makes this fail, and say for which.
-        self._producer.commit_transaction(self._config.timeout_s)
-        return {}
+    def _forget(self, partition_key: str) -> None:
+        self._producers.pop(partition_key).close()
 
-    def _flush(self, lost: Mapping[int, TroubleError]) -> None:
-        """Wait until all is there or something is lost: librdkafka keeps what is behind that."""
-        assert self._producer is not None
-        for _ in range(ceil(self._config.timeout_s / _FLUSH_S)):
-            if not self._producer.flush(_FLUSH_S) or lost:
-                return
-
-    def _produce(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        note: Callable[[KafkaError | None, Any], None] | None,
-        **about: Any,
-    ) -> None:
-        assert self._producer is not None
-        report = note or _ignore
-        while True:
-            try:
-                self._producer.produce(topic, value, key, on_delivery=report, **about)
-            except BufferError:  # its queue is full: wait until something has gone
-                self._producer.poll(0.1)
-            except KafkaException as error:
-                if note is None or _error(error).name() not in TOO_LARGE:
-                    raise
-                note(_error(error), None)
-                return
-            else:
-                return
-
-    def _abort(self, *, requires: bool) -> None:
-        """End the transaction, or else the producer: the next one ends it."""
-        assert self._producer is not None
-        if requires:
-            try:
-                self._abort_in_turns(self._producer)
-            except (KafkaException, SystemError) as error:
-                self.said = self.said or _error(error)
-            else:
-                return
-        self._forget()
-
-    def _abort_in_turns(self, producer: Producer) -> None:
-        """Abort; librdkafka drops what waits and then waits for answers, which make more wait."""
-        for left in reversed(range(ceil(self._config.timeout_s / _ABORT_S))):
-            try:
-                producer.abort_transaction(_ABORT_S)
-            except KafkaException as error:
-                if not (left and _error(error).retriable()):
-                    raise
-            else:
-                return
-
-    def _open(self) -> None:
-        timeout_s = self._config.timeout_s
-        shared = self._settings()
+    def _opened(self, partition_key: str) -> PartitionProducer:
+        """Fence other producers of the partition, end their transactions, read the positions."""
+        made = self._begun(partition_key)
         try:
-            self._producer = Producer(
-                {**shared, **self._transactional(), **self._more}, logger=_SILENT
-            )
-            self._producer.init_transactions(timeout_s)
-            _see_topic(self._producer.list_topics(self._config.topic, timeout_s))
-            self._positions = self._read_positions(shared)
+            self._committed = self._topic.read_on(self._committed, self._settings())
         except (KafkaException, SystemError) as error:
-            self._listen()
-            self._forget()
+            made.close()
             raise self._trouble(error) from None
         except TroubleError:
-            self._forget()
+            made.close()
             raise
-        self._closed = threading.Event()
-        threading.Thread(
-            target=self._hear, args=(self._closed,), name="penstock-kafka-sink", daemon=True
-        ).start()
+        made.position = self._committed.positions.get(partition_key)
+        return made
 
-    def _hear(self, closed: threading.Event) -> None:
-        """Let the producer say what it has to say: while no batch comes that would pile up."""
+    def _begun(self, partition_key: str) -> PartitionProducer:
+        """Fence other producers of the partition, and end their transactions."""
+        timeout_s = self._config.timeout_s
+        own = self._transactional(partition_key)
+        key = self._topic.key(partition_key)
+        target = Target(self._config.topic, self._topic.name, key, timeout_s)
+        try:
+            producer = Producer({**self._settings(), **own, **self._more}, logger=SILENT)
+        except KafkaException as error:
+            raise self._trouble(error) from None
+        made = PartitionProducer(producer, target, None, self._note)
+        self._connect(producer)
+        try:
+            producer.init_transactions(timeout_s)
+            _check_topic(producer.list_topics(self._config.topic, timeout_s))
+        except (KafkaException, SystemError) as error:
+            made.listen()
+            made.close()
+            raise self._trouble(error) from None
+        return made
+
+    def _connect(self, producer: Producer) -> None:
+        """Have a producer connected, if that can be soon: its first transaction says what is wrong.
+
+        librdkafka asks who coordinates transactions, and for an id, only half a second later if it
+        has no connection when it wants to.
+        """
+        with suppress(KafkaException):
+            for _ in range(2):  # at an address of `bootstrap_servers`, and at that of the broker
+                producer.list_topics(self._config.topic, _CONNECTING_S)
+
+    def _begin_listening(self) -> None:
+        if self._closed.is_set():
+            self._closed = threading.Event()
+            threading.Thread(
+                target=self._listen, args=(self._closed,), name="penstock-kafka-sink", daemon=True
+            ).start()
+
+    def _listen(self, closed: threading.Event) -> None:
+        """Let producers say what they have to say: while no batch comes that would pile up."""
         while not closed.wait(self._hear_s):
             if self._in_use.acquire(blocking=False):
                 try:
-                    if not closed.is_set():
-                        self._listen()
+                    for producer in self._producers.values():
+                        producer.listen()
                 finally:
                     self._in_use.release()
-
-    def _listen(self) -> None:
-        """Hear what librdkafka has to say of the connection meanwhile."""
-        if self._producer is not None:
-            try:
-                self._producer.poll(0)
-            except (KafkaException, SystemError) as error:
-                self.said = _error(error)
-
-    def _read_positions(self, shared: dict[str, Any]) -> dict[str, Position]:
-        """Return the committed positions; the producer has ended all our transactions before."""
-        topic, timeout_s = self._positions_topic, self._config.timeout_s
-        own = f"{self._name}/"
-        found: dict[str, Position] = {}
-        reading = {
-            "group.id": self._name,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": _FETCH_WAIT_MS,
-        }
-        consumer = Consumer({**shared, **reading}, logger=_SILENT)
-        try:
-            self._see_to_topic(consumer, shared)
-            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            while True:
-                message = consumer.poll(timeout_s)
-                if message is None:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {topic}"))  # noqa: SLF001 - its name
-                error = message.error()
-                if error is not None and error.name() == "_PARTITION_EOF":
-                    return found
-                if error is not None:
-                    raise KafkaException(error)
-                key = (message.key() or b"").decode(errors="replace")
-                position = read_position(message.value() or b"")
-                if not key.startswith(own) or position is None:
-                    raise TroubleError("_INVALID_ARG", f"{topic} is not this sink's alone: {key}")
-                found[key.removeprefix(own)] = position
-        finally:
-            consumer.close()
-
-    def _see_to_topic(self, consumer: Consumer, shared: dict[str, Any]) -> None:
-        """Make the topic of positions where there is none."""
-        topic, timeout_s = self._positions_topic, self._config.timeout_s
-        error = consumer.list_topics(topic, timeout_s).topics[topic].error
-        if error is None:
-            return
-        if error.name() != "UNKNOWN_TOPIC_OR_PART" or not self._config.create:
-            raise KafkaException(error)
-        compacted = {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(_POSITIONS_SEGMENT_BYTES),
-            "min.cleanable.dirty.ratio": "0.01",
-        }
-        admin = AdminClient(shared, logger=_SILENT)
-        made = admin.create_topics(
-            [NewTopic(topic, 1, config=compacted)], request_timeout=timeout_s
-        )
-        try:
-            made[topic].result(timeout_s)
-        except TimeoutError:
-            raise TroubleError("_TIMED_OUT", f"making the topic {topic}") from None
-        except KafkaException as refusal:
-            if _error(refusal).name() != "TOPIC_ALREADY_EXISTS":
-                raise
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that producer, consumer and administrator share."""
@@ -340,10 +256,10 @@ class Connection:
             }
         return found
 
-    def _transactional(self) -> dict[str, Any]:
+    def _transactional(self, partition_key: str) -> dict[str, Any]:
         timeout_ms = int(self._config.timeout_s * _MS)
         return {
-            "transactional.id": self._name,
+            "transactional.id": f"{self._name}/{partition_key}",
             "transaction.timeout.ms": max(3 * timeout_ms, _TRANSACTION_MS_MIN),
             "message.timeout.ms": timeout_ms,
             "message.max.bytes": self._config.max_message_bytes,
@@ -353,12 +269,12 @@ class Connection:
         }
 
     def _note(self, error: KafkaError) -> None:
-        """Why there is no connection: that says more than that time is up."""
+        """Note why there is no connection: that says more than that time is up."""
         if self.said is None or self.said.name() in _VAGUE:
             self.said = error
 
     def _trouble(self, error: BaseException) -> TroubleError:
-        found = _error(error)
+        found = error_of(error)
         if found.name() in _VAGUE and self.said is not None:
             found = self.said
         name, text = found.name(), found.str()
@@ -366,40 +282,8 @@ class Connection:
         return TroubleError("_SSL" if _UNTRUSTED in text else name, text)
 
 
-def read_position(value: bytes) -> Position | None:
-    """A position as we write it; None for what somebody else wrote."""
-    try:
-        match orjson.loads(value):
-            case {"first": int(first), "end": int(end), "digest": str(digest), **others}:
-                return None if others else Position(first, end, digest)
-            case _:
-                return None
-    except orjson.JSONDecodeError:
-        return None
-
-
-def _error(error: BaseException) -> KafkaError:
-    """Return librdkafka's error, which Python wraps if a callback follows a fatal one."""
-    inner = error.__cause__ if isinstance(error, SystemError) else error
-    assert isinstance(inner, KafkaException), error
-    found: KafkaError = inner.args[0]
-    return found
-
-
-def _note(lost: dict[int, TroubleError], number: int) -> Callable[[KafkaError | None, Any], None]:
-    def note(error: KafkaError | None, message: Any) -> None:  # noqa: ARG001 - librdkafka's shape
-        if error is not None:
-            lost[number] = TroubleError(error.name(), error.str())
-
-    return note
-
-
-def _see_topic(found: Any) -> None:
+def _check_topic(found: Any) -> None:
     """Raise what is wrong with the only topic."""
     (topic,) = found.topics.values()
     if topic.error is not None:
         raise KafkaException(topic.error)
-
-
-def _ignore(error: KafkaError | None, message: Any) -> None:
-    """Ignore the delivery report of a position: the commit tells."""

@@ -5,11 +5,16 @@ record's; the header `penstock_id` is the record's position in the log. A tombst
 
 A transaction holds a request's messages and one more, in the sink's own compacted topic of
 positions: how far the batch in work has come in this partition of the log, and a digest of what it
-had until there. The producer's `transactional.id` is that of job and sink, so a new process ends
-what a crash left open, and then reads the positions: of a batch that comes again what is there is
-known, and not sent. It is known by its offsets, so a batch of other records is another batch.
+had until there. A batch is known by its offsets, so one of other records is another batch.
 
-Who reads with `isolation.level=read_committed` (the default of few clients) therefore has each
+Tasks of Spark produce, one for each partition of the log in a batch, and the driver produces what
+they leave. The `transactional.id` is that of job, sink and partition of the log. So a task begins
+with the end of every transaction that another process has open for its partition, and with its
+right to commit anything later; then it reads the positions. What is there of its batch it does not
+send. Where it finds neither that nor the position at which the driver has begun the batch, it is a
+task of an earlier batch, forgotten on a lost executor, and sends nothing.
+
+A client that reads with `isolation.level=read_committed` (the default of few) therefore has each
 record of a batch once, however often it came again after a crash. What is delivered again on
 purpose, an earlier range or dead letters, is there again; `penstock_id` tells, and with `key:
 record_position` in a compacted topic the last one stays.
@@ -22,8 +27,8 @@ a login or a topic the sink is paused; everything else is waited for.
 import hashlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 import orjson
@@ -43,8 +48,13 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.job.config_errors import needed
 from penstock.router.sinks.http.encode import event_id, position_of, record_of, section, time_ns
-from penstock.router.sinks.http.request_sink import Item, Request, RequestSink, Row
-from penstock.router.sinks.http.settings import RequestBatch, RequestSettings, Tls
+from penstock.router.sinks.http.request_sink import Item, Request, Row
+from penstock.router.sinks.http.settings import RequestBatch, TaskRequestSettings, Tls
+from penstock.router.sinks.http.task_sink import (
+    RequestWriter,
+    TaskRequestSink,
+    WrittenRequests,
+)
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
 from penstock.service.config_types import Secret
 
@@ -53,15 +63,17 @@ _SERVER: Final = r"[^\s,:@/]+:\d{1,5}"
 _BYTES_OF_RECORD: Final = 36
 _BYTES_OF_LENGTHS: Final = 10
 """Bytes of a record of format 2 beside key, value and headers; and of each header."""
-_TIME_MS_MAX: Final = 2**63 // 1_000_000
 _MILLISECOND_NS: Final = 1_000_000
 
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG_SIZE"})
 UNFIT: Final = frozenset({"INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION"})
 """Errors that concern messages, by librdkafka's names."""
 
-PAUSED: Final = frozenset({
-    "_AUTHENTICATION", "_FENCED", "_INVALID_ARG", "_SSL", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
+FENCED: Final = frozenset({"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"})
+"""Errors of a producer behind which another one has begun with the same id."""
+
+PAUSED: Final = FENCED | frozenset({
+    "_AUTHENTICATION", "_INVALID_ARG", "_SSL", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
     "_UNSUPPORTED_FEATURE", "CLUSTER_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED",
     "INVALID_REQUIRED_ACKS", "INVALID_TRANSACTION_TIMEOUT", "SASL_AUTHENTICATION_FAILED",
     "SECURITY_DISABLED", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_DELETION_DISABLED", "TOPIC_EXCEPTION",
@@ -72,10 +84,16 @@ PAUSED: Final = frozenset({
 """Errors that an operator must correct, also that another producer has the same id."""
 
 
-class KafkaSink(RequestSettings):
+SUPERSEDED: Final = Paused("another producer writes this partition of the log")
+"""Result of a request that its task may not send; the driver then does."""
+
+
+class KafkaSink(TaskRequestSettings):
     """Messages in a topic of Kafka, in transactions."""
 
     type: Literal["kafka"]
+    max_in_flight: Literal[1] = 1
+    """More would break the order of a partition."""
     bootstrap_servers: Annotated[str, Field(pattern=rf"^{_SERVER}(,{_SERVER})*$")]
     topic: Annotated[str, Field(pattern=_TOPIC)]
     key: Literal["record", "trace_id", "service", "record_position"] = "record"
@@ -144,6 +162,19 @@ class Position:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The positions of a sink, as the topic of positions has them before one of its offsets.
+
+    Attributes:
+        positions: By partition of the log.
+        next_offset: The first offset of the topic that was not read.
+    """
+
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    next_offset: int = 0
+
+
 class TroubleError(Exception):
     """Error of Kafka, or of the connection to it; `name` is librdkafka's."""
 
@@ -153,7 +184,7 @@ class TroubleError(Exception):
         self.text = text
 
 
-class Kafka(RequestSink):
+class Kafka(TaskRequestSink):
     """Produces messages; see the module's docstring."""
 
     config_class = KafkaSink
@@ -172,8 +203,10 @@ class Kafka(RequestSink):
             module = needed("penstock.router.sinks.kafka.client", extra="kafka")
             connection = module.Connection(config, f"{context.job}.{context.sink}")
         self._connection = connection
-        self._offsets: dict[str, array[int]] = {}
+        self._offsets: Mapping[str, array[int]] = {}
         self._occasion = ""
+        self._committed = Committed()
+        self._joined: Committed | None = None
 
     @override
     def start_over(self) -> None:
@@ -193,8 +226,6 @@ class Kafka(RequestSink):
             ("penstock_subject", row["subject"].encode()),
         )
         time_ms = time_ns(row, record) // _MILLISECOND_NS
-        if time_ms > _TIME_MS_MAX:
-            time_ms = row["timestamp_ns"] // _MILLISECOND_NS
         message = Message(
             self._key_of(row, record),
             value,
@@ -207,7 +238,7 @@ class Kafka(RequestSink):
         if size > self._config.max_message_bytes:
             limit = f"{size} bytes are more than max_message_bytes"
             return _fault(TroubleError("MSG_SIZE_TOO_LARGE", limit))
-        return Item(message, size)
+        return Item(message, size, message.partition_key)
 
     def _key_of(self, row: Row, record: dict[str, Any]) -> bytes | None:
         if self._config.key == "record":
@@ -232,9 +263,47 @@ class Kafka(RequestSink):
         )  # the job's own stays as it is
 
     @override
-    def write(self, rows: pa.Table) -> None:
+    def is_ready(self) -> bool:
+        try:
+            self._committed = self._connection.committed()
+        except (OSError, TroubleError):
+            return False  # the driver's first request meets the same, and says so
+        return True
+
+    @override
+    def writer(self) -> RequestWriter:
+        self._connection.release()
+        return super().writer()
+
+    @override
+    def note_for_tasks(self) -> Committed:
+        return self._committed
+
+    @override
+    def join_batch(self, note: Committed) -> None:
+        self._joined = note
+        self._connection.continue_after(note)
+
+    @override
+    def encoded(self, rows: pa.Table) -> WrittenRequests:
         self._offsets = self._offsets_of(rows)
-        super().write(rows)
+        return super().encoded(rows)
+
+    @override
+    def note_for_driver(self, unsettled: Sequence[Request]) -> Mapping[str, "array[int]"]:
+        """Return all offsets of the batch in each partition of the log, if some are left."""
+        return self._offsets if unsettled else {}
+
+    @override
+    def commit(self, results: Sequence[WrittenRequests]) -> None:
+        offsets: dict[str, set[int]] = {}
+        for result in results:
+            for partition_key, some in (result.note or {}).items():
+                offsets.setdefault(partition_key, set()).update(some)
+        self._offsets = {key: array("q", sorted(some)) for key, some in offsets.items()}
+        if len(offsets) > 1:
+            self._connection.end_transactions(offsets)
+        super().commit(results)
 
     def _offsets_of(self, rows: pa.Table) -> dict[str, "array[int]"]:
         """The offsets of each partition, in order."""
@@ -244,6 +313,10 @@ class Kafka(RequestSink):
         return {
             partition_key: array("q", sorted(offsets)) for partition_key, offsets in found.items()
         }
+
+    def _may_begin(self, partition_key: str, found: Position | None) -> bool:
+        """Return whether the batch is the next one behind a position that is none of it."""
+        return self._joined is None or found == self._joined.positions.get(partition_key)
 
     def _position(self, partition_key: str, end: int) -> Position:
         offsets = self._offsets[partition_key]
@@ -258,6 +331,8 @@ class Kafka(RequestSink):
         try:
             found: Position | None = self._connection.position(partition_key)
             known = found is not None and found == self._position(partition_key, found.end)
+            if not (known or self._may_begin(partition_key, found)):
+                return SUPERSEDED
             there = sum(it.offset < found.end for it in messages) if found and known else 0
             left, refused = messages[there:], dict[int, TroubleError]()
             if left:
@@ -266,11 +341,18 @@ class Kafka(RequestSink):
         except OSError as error:
             return Paused(f"a file cannot be read: {error}")
         except TroubleError as trouble:
+            if self._joined is not None and trouble.name in FENCED:
+                return SUPERSEDED
             return classify_error({}, trouble)
         if refused:
             return classify_error(refused, None, there, len(messages))
         self.context.meter.count("already_there", there)
         return Success()
+
+    @override
+    def exchange_in_task(self, request: Request) -> DeliveryResult | None:
+        result = self.exchange(request, 1)
+        return None if result is SUPERSEDED else result
 
     @override
     def show(self, request: Request) -> Preview:

@@ -199,6 +199,8 @@ class ParquetLake(TaskSink):
         wanted = list(self._not_expired(file for result in results for file in result.files))
         with self._store.lock():
             earlier = self._noted()
+            if not wanted and not earlier:
+                return
             written = [
                 kept
                 for file in wanted
@@ -213,16 +215,6 @@ class ParquetLake(TaskSink):
         self.context.meter.count("files", len(written))
         self.context.meter.count("bytes", sum(file.size for file in written))
         self.context.meter.sent(sum(file.records for file in wanted))
-
-    @override
-    def write_nothing(self) -> None:
-        earlier = self._noted()
-        if not earlier:
-            return
-        with self._store.lock():
-            self._without_merged([], earlier)
-            self._remove_earlier([])
-            self._tree.sync()
 
     @override
     def locate(self, rows: pa.Table) -> Sequence[Place]:
@@ -367,16 +359,17 @@ def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
 def of_same_batch(
     names: Iterable[str], earlier: Iterable[str], starts: Mapping[str, int], prefix: str = ""
 ) -> list[str]:
-    """Return the noted files of an earlier attempt at this batch that it has not.
+    """Return the noted files that an earlier attempt at this batch made and this one does not.
 
-    Each partition, and each generation of its records, is decided by itself: that one was read
-    again says nothing of the files of another.
+    Each partition, and each generation of its records, is decided separately: a batch may read one
+    again and another for the first time.
 
     Args:
         names: The batch's files; each ends in `-PARTITION-FIRST-LAST.parquet`, or has a
             hexadecimal digest before `.parquet`.
         earlier: Files of this batch or the one before it.
-        starts: First offsets of the batch, if known; else its files tell, of all partitions.
+        starts: First offsets of the batch; empty if unknown: then all noted files count as of an
+            earlier attempt if one of them is.
         prefix: Prefix of the names, before `SinkContext.position_tag`.
     """
     names, earlier = set(names), sorted(set(earlier))

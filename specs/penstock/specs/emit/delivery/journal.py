@@ -36,7 +36,7 @@ from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
 from penstock.specs.emit.delivery.core import Delivery
 from penstock.specs.emit.delivery.queue import Held
 from penstock.specs.emit.delivery.spill import Spill
-from penstock.specs.emit.delivery.transport import SocketLink
+from penstock.specs.emit.delivery.transport import Report, SocketLink
 from penstock.specs.emit.delivery.worker import DeliveryWorker
 
 KIND: Final = "audit"
@@ -63,9 +63,10 @@ class AuditJournal(DeliveryWorker):
         self._emitted = 0
         self._full = 0
         spill = file.spill
+        self._adopted = spill.held
         delivery = Delivery(file, bounds, sequence=spill.sequence, flight=spill.batch())
         link = SocketLink(socket_path, file.path.stem, spill.resource_json)
-        super().__init__(delivery, link, self._lock, self._drops, self._sync)
+        super().__init__(delivery, link, self._lock, self._said, self._sync)
 
     @classmethod
     def of_process(
@@ -217,8 +218,16 @@ class AuditJournal(DeliveryWorker):
                 lock.release()
         self._waiting = late
 
-    def _drops(self) -> dict[str, dict[str, int]]:
-        return {KIND: {FULL: self._full}} if self._full else {}
+    def _said(self) -> Report:
+        """What a batch's header says: records of an adopted file count as emitted."""
+        reasons = {FULL: self._full, "refused": self._delivery.refused[KIND]}
+        dropped = {reason: count for reason, count in reasons.items() if count}
+        return Report(
+            dropped={KIND: dropped} if dropped else {},
+            emitted=self._adopted + self._emitted,
+            acked=self._delivery.acked[KIND],
+            spooled=self._file.spill.records,
+        )
 
 
 class SpillFile:

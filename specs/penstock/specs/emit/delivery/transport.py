@@ -5,7 +5,8 @@ that many bytes.
 
     emitter to collector, one batch a frame:
         {"batch":1,"sender":"<its id>","seq":7,"count":2,"resource":{...},
-         "dropped":{"log":{"queue_full":3}},"codec":"none"}\n
+         "dropped":{"log":{"queue_full":3}},
+         "account":{"emitted":45,"acked":40,"queued":0,"spooled":0},"codec":"none"}\n
         <record line>\n<record line>
 
     collector to emitter:
@@ -14,8 +15,10 @@ that many bytes.
 
 ``sender`` is new with every emitter, also when its ``service.instance.id`` is not. ``seq`` counts a
 sender's batches from 1 without gaps and stays the same when a batch is sent again.
-``dropped`` counts since the sender started. Record lines leave ``resource`` out when it is the
-header's. Version 1; the length prefix and the keys shown may never change.
+``dropped`` and ``account`` count since the sender started, all kinds together in the latter:
+``emitted`` = ``acked`` + all of ``dropped`` + ``queued`` + ``spooled`` + ``count``. Record
+lines leave ``resource`` out when it is the header's. Version 1; the length prefix and the keys
+shown may never change.
 """
 
 import json
@@ -25,6 +28,7 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import override
@@ -42,7 +46,27 @@ if TYPE_CHECKING:
     import _socket
 
 Answer = Acked | Nacked
-Dropped = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a sender says of its records with each batch, since it started.
+
+    Attributes:
+        dropped: Records given up, by kind and reason.
+        emitted: Records offered to it, of all kinds.
+        acked: Records that the receiver acknowledged.
+        queued: Records that wait in memory, without those in flight.
+        spooled: Records that wait in a file, without those in flight.
+    """
+
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    emitted: int = 0
+    acked: int = 0
+    queued: int = 0
+    spooled: int = 0
+
+
 _READ_BYTES: Final = 64 * 1024
 BATCH_VERSION: Final = 1
 ANSWER_BYTES_MAX: Final = 64 * KIB
@@ -70,7 +94,7 @@ class Link:
         """Connect again, forgetting what was under way; False when nobody is there."""
         return True
 
-    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+    def send(self, batch: Batch, report: Report) -> list[Answer]:
         """Take a batch to be written; returns answers that are there at once."""
         raise NotImplementedError
 
@@ -123,9 +147,9 @@ class SocketLink(Link):
         return self._socket is not None
 
     @override
-    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+    def send(self, batch: Batch, report: Report) -> list[Answer]:
         lines = list(map(line_of, batch.records))
-        frame = encode_batch(self._sender, batch.sequence, lines, self._resource_json, dropped)
+        frame = encode_batch(self._sender, batch.sequence, lines, self._resource_json, report)
         self._unsent = memoryview(bytes(self._unsent) + frame)
         return []
 
@@ -204,7 +228,7 @@ class StreamLink(Link):
             self._attach = attach
 
     @override
-    def send(self, batch: Batch, dropped: Dropped) -> list[Answer]:
+    def send(self, batch: Batch, report: Report) -> list[Answer]:
         render = self._render or self._whole
         # Most lines can be given their resource without a look at what they hold.
         lines = [
@@ -246,18 +270,23 @@ def encode_batch(
     sequence: int,
     lines: Sequence[bytes],
     resource_json: bytes,
-    dropped: Mapping[str, Mapping[str, int]],
+    report: Report,
 ) -> bytes:
     """One batch as a frame."""
     header = (
-        b'{"batch":%d,"sender":%b,"seq":%d,"count":%d,"resource":%b,"dropped":%b,"codec":"none"}'
+        b'{"batch":%d,"sender":%b,"seq":%d,"count":%d,"resource":%b,"dropped":%b,'
+        b'"account":{"emitted":%d,"acked":%d,"queued":%d,"spooled":%d},"codec":"none"}'
         % (
             BATCH_VERSION,
             json.dumps(sender).encode(),
             sequence,
             len(lines),
             resource_json,
-            json.dumps(dropped, separators=(",", ":")).encode(),
+            json.dumps(report.dropped, separators=(",", ":")).encode(),
+            report.emitted,
+            report.acked,
+            report.queued,
+            report.spooled,
         )
     )
     body = b"\n".join((header, *lines))

@@ -20,7 +20,7 @@ from penstock.specs.emit.delivery.core import (
     Send,
     Tick,
 )
-from penstock.specs.emit.delivery.transport import LINK_ERRORS, Dropped, Link, jitter
+from penstock.specs.emit.delivery.transport import LINK_ERRORS, Link, Report, jitter
 
 _MS: Final = 1_000_000
 _READ_BYTES: Final = 4096
@@ -36,7 +36,7 @@ class DeliveryWorker:
         delivery: Decides. Shared with the emitter, hence only touched with `lock` held.
         link: Touched by the thread only.
         lock: A reentrant lock.
-        dropped: The drop counters to report; called with `lock` held.
+        report: What to tell the receiver of all records; called with `lock` held.
         periodic_tasks: Called now and then, without `lock`; returns in how many milliseconds they
             are due again at the latest, or None.
         start_thread: Has the flusher's loop run in another thread, at once or later.
@@ -52,7 +52,7 @@ class DeliveryWorker:
         delivery: Delivery,
         link: Link,
         lock: Any,
-        dropped: Callable[[], Dropped],
+        report: Callable[[], Report],
         periodic_tasks: Callable[[], int | None] = lambda: None,
         *,
         start_thread: Callable[[Callable[[], None]], None] = unpatched.start_thread,
@@ -60,7 +60,7 @@ class DeliveryWorker:
         self._delivery = delivery
         self._link = link
         self._lock = lock
-        self._dropped = dropped
+        self._report = report
         self._periodic_tasks = periodic_tasks
         self._start_thread = start_thread
         self._waiters: list[Any] = []
@@ -232,14 +232,14 @@ class DeliveryWorker:
         while events:
             with self._lock:
                 effects = self._delivery.handle(events.popleft(), clock.monotonic_ns())
-                dropped = self._dropped() if effects else {}
+                report = self._report() if effects else Report()
                 if self._delivery.idle:
                     _release(self._waiters)
                 _release(self._room_waiters)
             for effect in effects:
-                self._apply(effect, dropped, events)
+                self._apply(effect, report, events)
 
-    def _apply(self, effect: Effect, dropped: Dropped, events: deque[Event]) -> None:
+    def _apply(self, effect: Effect, report: Report, events: deque[Event]) -> None:
         match effect:
             case Connect():
                 is_up = self._link.connect()
@@ -247,7 +247,7 @@ class DeliveryWorker:
                     self._complain()
                 events.append(Connected() if is_up else Lost(jitter()))
             case Send(batch):
-                events.extend(self._link.send(batch, dropped))
+                events.extend(self._link.send(batch, report))
                 self._pump(events)
             case Close():
                 self._link.close()

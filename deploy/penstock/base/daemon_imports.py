@@ -1,0 +1,43 @@
+"""Imports at the start of a daemon: without rich, plugins of pydantic and garbage collections."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.base.garbage import uncollected
+
+_UNUSED: Final = ("rich",)
+"""Libraries that another one imports if they are there; the launcher's tables do need them."""
+
+_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
+
+
+@contextmanager
+def daemon_imports() -> Iterator[None]:
+    """Import a daemon's modules without what only adds to the time and memory of its start.
+
+    structlog imports rich where that is installed, for tracebacks on a terminal: a daemon writes
+    JSON. The first model of pydantic looks for plugins in the metadata of each installed package:
+    Penstock has none, and an app's instrumentation has no place in a daemon. Garbage collections
+    would look again and again at what stays until the end.
+
+    What has been imported before stays. After the block all of it can be imported; modules that
+    need rich cannot be imported within it.
+    """
+    absent = [name for name in _UNUSED if name not in sys.modules]
+    plugins = os.environ.get(_PLUGINS)
+    # None in the place of a module is an ImportError of its name (The import system, 5.3.1).
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]
+    os.environ[_PLUGINS] = "__all__"
+    try:
+        with uncollected():
+            yield
+    finally:
+        for name in absent:
+            del sys.modules[name]
+        if plugins is None:
+            del os.environ[_PLUGINS]
+        else:
+            os.environ[_PLUGINS] = plugins

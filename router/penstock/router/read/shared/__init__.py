@@ -1,1 +1,0 @@
-"""Decoded rows in memory that the sinks of one job share."""

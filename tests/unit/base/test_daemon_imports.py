@@ -1,0 +1,90 @@
+"""What a daemon imports at its start: each such module is memory that it keeps until it ends."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STARTED = """
+import runpy, sys
+module, *sys.argv[1:] = sys.argv[1:]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit as end:
+    assert not end.code, end.code
+if module == "penstock.collector":
+    import penstock.collector.agent.agent  # which a check has no use for
+print()
+print(*sys.modules)
+"""
+WITHIN = """
+import os, sys
+from penstock.base.daemon_imports import daemon_imports
+with daemon_imports():
+    import structlog
+    from pydantic import BaseModel
+    class Model(BaseModel): ...
+assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
+print(*sys.modules)
+import rich
+"""
+UNUSED = {"duckdb", "grpc", "pyarrow.compute", "pyarrow.parquet", "pydoc", "pyspark", "rich"}
+
+CONSOLE = """
+parts: {logd: "http://127.0.0.1:9294"}
+"""
+COLLECTOR = """
+data_dir: collector
+sources: [{type: host_metrics}]
+"""
+LOGD = """
+data_dir: logd
+streams: [{name: logs, subject: "telemetry.logs.>"}]
+"""
+
+
+def _modules(program: str, *arguments: str, **variables: str) -> set[str]:
+    """The modules that a process has imported, by what its last line names."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | variables,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "unused"),
+    [
+        ("penstock.logd", LOGD, UNUSED | {"cryptography", "jwt", "nats", "opentelemetry"}),
+        ("penstock.collector", COLLECTOR, UNUSED | {"google.protobuf"}),
+        ("penstock.deploy.console", CONSOLE, UNUSED | {"nats", "opentelemetry"}),
+    ],
+    ids=["logd", "collector", "console"],
+)
+def test_a_daemon_imports_nothing_that_its_configuration_does_not_ask_for(
+    tmp_path: Path, module: str, text: str, unused: set[str]
+) -> None:
+    path = tmp_path / "part.yaml"
+    path.write_text(text)
+    imported = _modules(STARTED, module, "--config", str(path), "--check")
+    assert "structlog" in imported
+    assert sorted(unused & imported) == []
+
+
+def test_an_installed_plugin_of_pydantic_and_rich_are_left_out_and_may_be_imported_later(
+    tmp_path: Path,
+) -> None:
+    metadata = tmp_path / "plugged-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[pydantic]\nplugged = penstock_plugged:plugin\n")
+    (tmp_path / "penstock_plugged.py").write_text("plugin = None\n")
+    imported = _modules(WITHIN, PYTHONPATH=str(tmp_path))
+    assert {"structlog", "pydantic"} < imported
+    assert not {"penstock_plugged", "rich"} & imported

@@ -1,0 +1,313 @@
+"""Records that transforms hold keep the position of their origin back, and a kill loses none."""
+
+import random
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from typing_extensions import override
+
+from penstock.collector.delivery.core import Delivery, Held, Read, Released
+from penstock.collector.delivery.holds import MARKS_MAX, Holds
+from penstock.collector.delivery.ordered_queue import Limits
+from penstock.collector.drops.sampler import DropSampler
+from penstock.collector.transforms.expressions.paths import Fields
+from penstock.collector.transforms.graph.graph import Graph
+from penstock.collector.transforms.graph.wiring import wire
+from penstock.collector.transforms.transform import (
+    PASS,
+    DropReason,
+    Event,
+    Transform,
+    TransformContext,
+    TransformSettings,
+    Verdict,
+)
+from tests.support.collector_files import FilesCollector
+from tests.support.collector_graph import log, process
+from tests.support.waiting import wait_until_async
+
+WINDOW_S = 10
+JOINED: dict[str, Any] = {
+    "type": "reduce", "inputs": ["file"], "key": "resource.service.name", "window_s": WINDOW_S,
+    "merge": {"body": "concat"}, "separator": ",",
+}  # fmt: skip
+AGAIN = {**JOINED, "inputs": ["joined"], "separator": ";", "count": "again"}
+
+
+def collector_of(root: Path, **options: Any) -> FilesCollector:
+    return FilesCollector(root, **({"transforms": {"joined": JOINED}} | options))
+
+
+async def window_over(collector: FilesCollector, *, records: int) -> None:
+    """Let a window end, and return when the log has so many records."""
+    collector.clock.advance(WINDOW_S + 1)
+    await wait_until_async(lambda: len(collector.log.records) >= records)
+
+
+async def position(collector: FilesCollector) -> int:
+    (found,) = (await collector.positions()).values()
+    return found
+
+
+async def test_a_group_has_the_lines_from_before_a_kill(tmp_path: Path) -> None:
+    collector = collector_of(tmp_path)
+    path = collector.files / "a.log"
+    path.write_text("1\n2\n")
+    async with collector:
+        await collector.poll()
+        assert (await position(collector), collector.pending) == (0, 0)
+    path.write_text("1\n2\n3\n")
+    async with collector:
+        await collector.poll()
+        assert await position(collector) == 0
+        await window_over(collector, records=1)
+        assert collector.bodies == ["1,2,3"]
+        await wait_until_async(lambda: not collector.engine.delivery.holds_anything)
+        assert await position(collector) == 6
+        assert collector.account().aggregated == 3
+
+
+async def test_the_position_follows_the_oldest_group(tmp_path: Path) -> None:
+    collector = collector_of(tmp_path, transforms={"joined": {**JOINED, "key": "body"}})
+    path = collector.files / "a.log"
+    async with collector:
+        path.write_text("1\n")
+        await collector.poll()
+        collector.clock.advance(6)
+        path.write_text("1\n2\n")
+        await collector.poll()
+        collector.clock.advance(6)
+        await wait_until_async(lambda: collector.bodies == ["1"])
+        await wait_until_async(lambda: collector.engine.delivery.held_at("file/1") == 2)
+        assert await position(collector) == 2
+    async with collector:
+        await collector.poll()
+        await window_over(collector, records=2)
+        assert collector.bodies == ["1", "2"]
+
+
+async def test_records_beside_a_window_come_once(tmp_path: Path) -> None:
+    """They were delivered before the kill, and are met again on the way to the held ones."""
+    collector = collector_of(tmp_path, output={"inputs": ["file", "joined"]})
+    (collector.files / "a.log").write_text("1\n2\n")
+    async with collector:
+        await collector.poll()
+        assert collector.bodies == ["1", "2"]
+        assert await position(collector) == 0
+    async with collector:
+        await collector.poll()
+        await window_over(collector, records=3)
+        assert collector.bodies == ["1", "2", "1,2"]
+
+
+async def test_a_stop_in_a_window_reads_nothing_again(tmp_path: Path) -> None:
+    collector = collector_of(tmp_path)
+    (collector.files / "a.log").write_text("1\n2\n")
+    async with collector:
+        await collector.poll()
+        await collector.stop()
+    async with collector:
+        await collector.poll()
+        assert collector.bodies == ["1,2"]
+        assert collector.account().received == 0
+
+
+async def test_a_stop_delivers_what_one_transform_makes_of_the_groups_of_another(
+    tmp_path: Path,
+) -> None:
+    transforms = {"joined": JOINED, "again": AGAIN}
+    transforms["third"] = {**JOINED, "inputs": ["again"], "count": "third"}
+    collector = collector_of(tmp_path, transforms=transforms)
+    (collector.files / "a.log").write_text("1\n2\n")
+    async with collector:
+        await collector.poll()
+        await collector.stop()
+        assert collector.bodies == ["1,2"]
+    async with collector:
+        assert collector.pending == 0
+
+
+async def test_what_came_through_the_spool_is_read_again_from_there(tmp_path: Path) -> None:
+    """The groups of one transform are records of a spool to the next one."""
+    collector = collector_of(tmp_path, transforms={"joined": JOINED, "again": AGAIN})
+    path = collector.files / "a.log"
+    async with collector:
+        for line in ("1\n", "1\n2\n"):
+            path.write_text(line)
+            await collector.poll()
+            collector.clock.advance(WINDOW_S + 1)
+            await wait_until_async(lambda: collector.engine.delivery.held_at("file/1") is None)
+        await wait_until_async(lambda: collector.account("joined").aggregated >= 1)
+        held = (await collector.checkpoint()).cursor
+        assert held == collector.engine.delivery.held_at("spool")
+    bodies = list(collector.bodies)
+    async with collector:
+        assert collector.account("joined").recovered >= 1
+        await window_over(collector, records=len(bodies) + 1)
+        assert sorted(";".join(collector.bodies).split(";")) == ["1", "2"]
+
+
+async def test_a_spool_that_runs_full_is_held_back_no_more(tmp_path: Path) -> None:
+    """Else the transforms' groups would wait for room that waits for them."""
+    collector = collector_of(
+        tmp_path, transforms={"joined": JOINED, "again": {**AGAIN, "window_s": 3600}},
+        spool={"max_bytes": 1 << 20},
+    )  # fmt: skip
+    path = collector.files / "a.log"
+    async with collector:
+        text = ""
+        for _ in range(40):
+            text += "".join(f"{'x' * 10_000}\n" for _ in range(3))
+            path.write_text(text)
+            await collector.poll()
+            collector.clock.advance(WINDOW_S + 1)
+            await wait_until_async(lambda: collector.engine.delivery.held_at("file/1") is None)
+            await collector.save()
+        assert collector.account("spool").notes["holds_let_go"] >= 1
+        assert collector.account("joined").dropped.total() == 0
+
+
+async def test_a_source_that_is_exchanged_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Nothing is read twice, and the checkpoint stays at what is held."""
+    collector = collector_of(tmp_path)
+    path = collector.files / "a.log"
+    path.write_text("1\n")
+    async with collector:
+        await collector.poll()
+        collector.run()
+        await collector.change(collector.section(poll_ms=20))
+        path.write_text("1\n2\n")
+        await wait_until_async(lambda: collector.account().aggregated == 2)
+        assert await position(collector) == 0
+        await window_over(collector, records=1)
+        assert collector.bodies == ["1,2"]
+
+
+async def test_a_file_is_removed_when_nothing_of_it_is_held(tmp_path: Path) -> None:
+    root = tmp_path / "files"
+    section = {
+        "type": "file", "include": [f"{root}/*.log"], "service": "app", "remove_after_s": 0,
+    }  # fmt: skip
+    collector = collector_of(tmp_path, sources=[section])
+    path = collector.files / "a.log"
+    path.write_text("1\n")
+    async with collector:
+        await collector.poll()
+        await collector.poll()
+        assert path.exists()
+        await window_over(collector, records=1)
+        await wait_until_async(lambda: not collector.engine.delivery.holds_anything)
+        await collector.poll()
+        assert not path.exists()
+
+
+# The marks.
+
+
+def test_marks_release_no_record_too_early() -> None:
+    """Compared with all positions and times, on random input."""
+    dice = random.Random(7)
+    for _ in range(50):
+        holds, taken = Holds(), list[tuple[int, int]]()
+        now_ns = place = 0
+        for _ in range(400):
+            now_ns += dice.randrange(3)
+            place += dice.randrange(3)
+            holds.hold("o", "t", place, now_ns)
+            taken.append((place, now_ns))
+            if dice.random() < 0.02:
+                before_ns = dice.randrange(now_ns + 1)
+                holds.release({"t": before_ns}, now_ns)
+                taken = [one for one in taken if one[1] >= before_ns]
+            held = holds.position("o")
+            assert not taken or (held is not None and held <= taken[0][0])
+        holds.release({}, now_ns + 1)
+        assert holds.position("o") is None
+        assert not holds
+
+
+def test_marks_are_bounded_and_hold_back_little_more_than_they_must() -> None:
+    holds = Holds()
+    for turn in range(100 * MARKS_MAX):
+        holds.hold("o", "t", turn, turn)
+    total = 100 * MARKS_MAX
+    for before in range(total):
+        holds.release({"t": before}, total)
+        held = holds.position("o")
+        assert held is not None
+        assert before - held <= 4 * total // MARKS_MAX
+
+
+def test_after_a_long_hold_a_position_is_as_near_again_as_before_it() -> None:
+    holds, stall, held_s = Holds(), 3600, 10
+    for second in range(stall):
+        holds.hold("o", "t", second, second)
+    for second in range(stall, stall + 10 * held_s):
+        holds.hold("o", "t", second, second)
+        holds.release({"t": second - held_s}, second)
+    position = holds.position("o")
+    assert position is not None
+    assert second - position <= held_s + 4
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_the_cursor_is_that_of_the_oldest_held_record(forgets: bool) -> None:
+    delivery = Delivery(Limits(), jitter=lambda: 0)
+    delivery.handle(Read("o", 9), 1)
+    delivery.handle(Held("o", "t", 4), 10)
+    delivery.handle(Held("o", "late", 5), 10)
+    delivery.handle(Held("other", "late", 1), 10)
+    assert (delivery.cursor("o"), delivery.passed("o"), delivery.held_at("o")) == (4, 9, 4)
+    revision = delivery.revision
+    if forgets:
+        assert delivery.let_go("o")
+    else:
+        delivery.handle(Released({"late": 10}, 11), 12)
+        assert (delivery.cursor("o"), delivery.held_at("o")) == (5, 5)
+        delivery.handle(Released({}, 11), 12)
+    assert delivery.revision > revision
+    assert (delivery.cursor("o"), delivery.held_at("o")) == (9, None)
+    assert delivery.holds_anything is forgets
+    assert not delivery.let_go("o")
+
+
+class Asked(Transform):
+    """Has all that a sampler has that defers, and counts who asks since when it holds records."""
+
+    settings = TransformSettings
+    outputs = (PASS,)
+    interval_ns = 1
+    asked = 0
+
+    @classmethod
+    @override
+    def from_settings(cls, settings: Any, context: TransformContext) -> Self:
+        return cls()
+
+    @override
+    def apply(self, event: Event, now_ns: int) -> Verdict:
+        return DropReason.AGGREGATED
+
+    def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
+        return []
+
+    def dropped(self) -> list[tuple[str, Fields]]:
+        return []
+
+    @property
+    @override
+    def held_since_ns(self) -> int | None:
+        self.asked += 1
+        return None
+
+
+def test_no_record_costs_a_look_at_what_a_transform_holds() -> None:
+    """A look whether a transform is of a protocol reads its properties."""
+    asked = Asked()
+    wiring = wire(["app"], {"t": asked.outputs}, {"t": ["app"]}, None)
+    graph = Graph(wiring, {"t": asked}, prefix="telemetry", template=None, scrubber=None)
+    before = asked.asked
+    outcome = process(graph, *[log()] * 100, sampler=DropSampler(1000, 100))
+    assert (outcome.held, outcome.drops) == ({"t"}, []), "it may give them out later"
+    assert asked.asked == before
