@@ -54,7 +54,7 @@ class Unanswered:
     def end(self) -> None:
         """It has no thread."""
 
-    def lost(self) -> dict[str, int]:
+    def lost(self, *, waiting: bool = True) -> dict[str, int]:
         return {}
 
 
@@ -107,7 +107,41 @@ def test_what_others_do_at_exit_takes_nothing_of_it() -> None:
     """Where somebody answers, the last exporter's records are waited for after a long exit, too."""
     emitter = Unanswered(Clock(), answer_s=0.125)
     end(emitter, between_s=60)
-    assert emitter.waited == [0.0, *[0.125] * 4]
+    assert emitter.waited == [0.0, *[0.125] * 5]
+
+
+class Talking(Unanswered):
+    """One that other threads use to the end: a record comes behind each of its flushes."""
+
+    waiting = 0
+
+    @override
+    def flush(self, timeout_s: float) -> bool:
+        self.waiting = 0 if super().flush(timeout_s) else self.waiting
+        return self.waiting == 0
+
+    @override
+    def remove_empty_journal(self) -> None:
+        self.waiting += 1
+
+    @override
+    def lost(self, *, waiting: bool = True) -> dict[str, int]:
+        return {"not delivered": self.waiting + 1} if waiting else {}
+
+
+def test_what_other_threads_emit_behind_the_flush_is_sent_and_not_said_to_be_lost(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    emitter = Talking(Clock(), answer_s=0.125)
+    exit_of(emitter).flush_last()
+    assert (emitter.waiting, capfd.readouterr().err) == (0, "")
+
+
+def test_what_nobody_answers_is_said_to_be_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    emitter = Talking(Clock())
+    exit_of(emitter).flush_last()
+    said = "penstock: 2 records were lost when the process ended (2 not delivered).\n"
+    assert capfd.readouterr().err == said
 
 
 class Slow(Unanswered):

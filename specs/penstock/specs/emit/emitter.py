@@ -323,17 +323,21 @@ class Emitter:
             )
         return counters if state.audit is None else state.audit.counted(counters)
 
-    def lost(self) -> dict[str, int]:
+    def lost(self, *, waiting: bool = True) -> dict[str, int]:
         """Records that are lost if the process ends now, by reason; all kinds.
 
         What was left out on purpose is not, nor are audit records, which a journal keeps.
+
+        Args:
+            waiting: Count those, too, that nobody has answered so far.
         """
         counters = self.counters()
         found: Counter[str] = Counter()
         for reasons in counters.dropped.values():
             found.update({reason: n for reason, n in reasons.items() if reason not in WANTED})
-        kept = 0 if self._state.audit is None else self._state.audit.held
-        found["not delivered"] = counters.queued + counters.in_flight - kept
+        if waiting:
+            kept = 0 if self._state.audit is None else self._state.audit.held
+            found["not delivered"] = counters.queued + counters.in_flight - kept
         return {reason: count for reason, count in found.items() if count > 0}
 
     def close(self, timeout_s: float = limits.EXIT_FLUSH_MS / 1000) -> bool:

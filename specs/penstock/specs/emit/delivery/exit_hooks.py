@@ -40,7 +40,7 @@ class ExitingEmitter(Protocol):
 
     def end(self) -> None: ...
 
-    def lost(self) -> dict[str, int]: ...
+    def lost(self, *, waiting: bool = True) -> dict[str, int]: ...
 
 
 class ProcessExit:
@@ -86,9 +86,12 @@ class ProcessExit:
     def flush_last(self) -> None:
         """Flush every emitter, end their threads, then report; called by `atexit`."""
         self._has_begun = True
-        self.flush_all()
-        for emitter in list(self._emitters):
+        flushed = self._flush_each(list(self._emitters))
+        for emitter, _ in flushed:
             emitter.end()
+        for emitter, was_answered in flushed:  # other threads may have emitted in between
+            done = self.flush(emitter, at_least_s=EXIT_EACH_S if was_answered else 0.0)
+            self._say_what_is_lost(emitter, is_delivered=done)
         for report in self._reports:
             report()
 
@@ -101,18 +104,13 @@ class ProcessExit:
 
     def flush_all(self) -> None:
         """Before the process ends: flush every emitter, and say what is lost."""
-        emitters = list(self._emitters)
-        for emitter in emitters:
-            emitter.flush(0.0)  # all send before one is waited for, which may get no answer
-        for emitter in emitters:
-            self.flush(emitter, at_least_s=EXIT_EACH_S)
-            emitter.remove_empty_journal()
-            self._say_what_is_lost(emitter)
+        for emitter, is_delivered in self._flush_each(list(self._emitters)):
+            self._say_what_is_lost(emitter, is_delivered=is_delivered)
 
     def flush_late(self, emitter: ExitingEmitter) -> None:
         """Send what was emitted after the last flush of the process, with what time is left."""
         if not self.flush(emitter):
-            self._say_what_is_lost(emitter)
+            self._say_what_is_lost(emitter, is_delivered=False)
 
     def flush(self, emitter: ExitingEmitter, *, at_least_s: float = 0.0) -> bool:
         """Flush one with what time is left; what others do meanwhile takes none of it.
@@ -136,9 +134,25 @@ class ProcessExit:
             took_s = (self._monotonic_ns() - began_ns) / 1e9
             self._left_s = max(0.0, self._left_s - took_s)
 
-    def _say_what_is_lost(self, emitter: ExitingEmitter) -> None:
-        """One line on standard error, where something is; at most one of each emitter."""
-        lost = emitter.lost()
+    def _flush_each(self, emitters: list[ExitingEmitter]) -> list[tuple[ExitingEmitter, bool]]:
+        """Flush all; return with each whether all that it had was answered."""
+        for emitter in emitters:
+            emitter.flush(0.0)  # all send before one is waited for, which may get no answer
+        done = []
+        for emitter in emitters:
+            done.append((emitter, self.flush(emitter, at_least_s=EXIT_EACH_S)))
+            emitter.remove_empty_journal()
+        return done
+
+    def _say_what_is_lost(self, emitter: ExitingEmitter, *, is_delivered: bool) -> None:
+        """One line on standard error, where something is; at most one of each emitter.
+
+        Args:
+            emitter: One that was flushed.
+            is_delivered: All was answered. What waits now came later, and is not lost: the thread
+                that emitted it sends it.
+        """
+        lost = emitter.lost(waiting=not is_delivered)
         if not lost or emitter in self._reported:
             return
         self._reported.add(emitter)
