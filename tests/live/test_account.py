@@ -94,12 +94,14 @@ def test_an_account_over_real_parts_balances_and_names_the_part_that_is_off(
         assert [row["part"] for row in silent] == [parts["logd"]]
 
 
+@pytest.mark.parametrize("checkpoint_interval_s", [0.2, 60])
 def test_records_that_a_killed_collector_reads_again_are_not_missing(
-    tmp_path: Path, nats_url: str
+    tmp_path: Path, nats_url: str, checkpoint_interval_s: float
 ) -> None:
     """A transform holds the lines of a file, which are delivered beside it.
 
-    logd counts what it has stored since its own start, which is before the collector's.
+    logd counts what it has stored since its own start, which is before the collector's. What no
+    checkpoint has is sent again, and logd says that it is a duplicate.
     """
     path = tmp_path / "app.log"
     path.write_text("".join(f"line {number}\n" for number in range(PER_BATCH)))
@@ -108,6 +110,7 @@ def test_records_that_a_killed_collector_reads_again_are_not_missing(
     options: dict[str, Any] = {
         "transforms": {"joined": {"type": "reduce", "inputs": ["files"], **every}},
         "output": {"inputs": ["files", "joined"]},
+        "checkpoint_interval_s": checkpoint_interval_s,
     }
     with (
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
@@ -126,7 +129,8 @@ def test_records_that_a_killed_collector_reads_again_are_not_missing(
             return done == [sequence for *_, sequence in noted.get("lanes", ())]
 
         wait_until(lambda: collector.account("files").get("delivered") == PER_BATCH, what="all")
-        wait_until(is_noted, what="a checkpoint")
+        if checkpoint_interval_s < 1:
+            wait_until(is_noted, what="a checkpoint")
         collector.daemon.kill()
         logd.restart()
         collector.daemon.start()

@@ -5,7 +5,7 @@
 
 `recovered` is what was in the spool when the process started. `held` is measured where records
 are, not computed from the rest, so that the equation can fail if the collector is wrong. A record
-met again after a restart that was delivered before it counts as delivered, and as `repeated`.
+met again after a restart that the log had before it counts as delivered, and as `repeated`.
 """
 
 from collections import Counter
@@ -28,8 +28,7 @@ class Account:
         spooled: Taken into the spool and not decoded yet.
         pending: Decoded and neither in a queue nor in quarantine yet.
         in_queues: In an ordered queue and not done.
-        repeated: Number of those delivered that were so before the process started, and were not
-            sent again.
+        repeated: Number of those delivered that an earlier process had brought to the log.
         refused_by_logd: In quarantine because logd will never take them.
         copied: Made of others, where several transforms take the same records.
         aggregated: Went into metrics, which are received under the name of their transform.

@@ -89,6 +89,58 @@ def test_records_done_before_a_restart_are_skipped() -> None:
     assert settled(core) == (3, 3)
 
 
+def requests(effects: list[object]) -> list[int]:
+    return [effect.request for effect in effects if isinstance(effect, Publish)]
+
+
+def test_what_logd_has_before_it_is_sent_is_repeated() -> None:
+    core = delivery()
+    first, second = requests([*core.handle(records(1, 5), 0)])
+    core.handle(Stored(second, duplicate=True), 0)
+    assert settled(core) == (4, 4)
+    core.handle(Stored(first, duplicate=True), 0)
+    (third,) = requests([*core.handle(records(5, 7), 0)])
+    core.handle(Stored(third), 0)
+    assert settled(core) == (6, 4)
+
+
+def test_what_is_sent_again_because_an_answer_was_lost_is_delivered() -> None:
+    core = delivery()
+    (first,) = requests([*core.handle(records(1, 3), 0)])
+    core.handle(Failed(first, "ack_timeout", may_be_stored=True), 0)
+    (again,) = requests([*core.handle(Tick(), 1000)])
+    core.handle(Stored(again, duplicate=True), 1000)
+    assert settled(core) == (2, 0)
+
+
+def test_what_nobody_got_and_logd_has_all_the_same_is_repeated() -> None:
+    core = delivery()
+    (first,) = requests([*core.handle(records(1, 3), 0)])
+    core.handle(Failed(first, "no_responders"), 0)
+    (again,) = requests([*core.handle(Tick(), 1000)])
+    core.handle(Stored(again, duplicate=True), 1000)
+    assert settled(core) == (2, 2)
+
+
+def test_an_attempt_without_its_answer_may_be_what_logd_has() -> None:
+    core = delivery()
+    first, _ = requests([*core.handle(records(1, 5), 0)])
+    core.handle(Failed(first, "no_responders"), 0)
+    again, last = requests([*core.handle(Tick(), 1000)])
+    core.handle(Stored(again), 1000)
+    core.handle(Stored(last, duplicate=True), 1000)
+    assert settled(core) == (4, 0), "the first attempt of the second batch was stored"
+
+
+def test_only_what_logd_names_of_a_batch_is_repeated() -> None:
+    core = delivery()
+    (first,) = requests([*core.handle(records(1, 3), 0)])
+    again, rest = requests([*core.handle(Behind(first, 1), 0)])
+    core.handle(Stored(again, duplicate=True), 0)
+    core.handle(Stored(rest), 0)
+    assert settled(core) == (2, 1)
+
+
 def test_a_failure_waits_with_doubling_and_sends_again_in_order() -> None:
     core = delivery()
     first, _ = core.handle(records(1, 5), 0)

@@ -150,6 +150,7 @@ class Stored:
     """Logd acknowledged the request's batch, as new or as a duplicate."""
 
     request: int
+    duplicate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +171,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No answer, or one that says to try later."""
+    """No answer, or one that says to try later.
+
+    Attributes:
+        may_be_stored: Whether logd may have the batch all the same.
+    """
 
     request: int
     reason: str
+    may_be_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +245,17 @@ Effect = Publish | Quarantine
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A batch that was sent: its last sequence, its bytes, and when."""
+    """A batch that was sent: its last sequence, its bytes, and when.
+
+    Attributes:
+        own: Up to this sequence the log may have had records then because this process sent them.
+    """
 
     queue: OrderedQueue
     sequence: int
     size: int
     sent_ns: int
+    own: int
 
 
 class Delivery:
@@ -459,6 +470,9 @@ class Delivery:
         queue = request.queue
         before = _flight_bytes(queue)
         effects: list[Effect] = []
+        is_unsure = isinstance(event, Failed) and event.may_be_stored
+        queue.answered(event.request, is_unsure=is_unsure)
+        self._note_earlier(request, event)
         if isinstance(event, Stored):
             took_ns = now_ns - request.sent_ns
             self.window.acked(request.size, took_ns, now_ns, held_back=bool(self._starved))
@@ -473,6 +487,19 @@ class Delivery:
         effects += self._feed_starved(now_ns)
         effects += self._pump(queue, now_ns)
         return effects
+
+    @staticmethod
+    def _note_earlier(request: _Request, event: Stored | Behind | Refused | Failed) -> None:
+        """Note up to where the log has records that this process did not bring there."""
+        match event:
+            case Stored(duplicate=True):
+                last = request.sequence
+            case Behind(last=last):
+                pass
+            case _:
+                last = 0
+        if last > request.own:
+            request.queue.earlier = max(request.queue.earlier, last)
 
     def _not_stored(
         self, queue: OrderedQueue, event: Behind | Refused | Failed, now_ns: int
@@ -524,8 +551,9 @@ class Delivery:
                 self._starved[queue.key] = None
                 break
             self._request += 1
+            own = queue.own
             previous, batch = queue.send(self._request)
-            self._requests[self._request] = _Request(queue, batch.last, batch.size, now_ns)
+            self._requests[self._request] = _Request(queue, batch.last, batch.size, now_ns, own)
             self._flight_bytes += batch.size
             effects.append(Publish(self._request, queue.key, previous, batch))
         if self.queues.get(queue.key) is not queue:  # a late answer to one that was forgotten

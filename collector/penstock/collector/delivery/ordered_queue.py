@@ -145,6 +145,10 @@ class OrderedQueue:
             `done` after a batch went to quarantine or when logd forgot the producer.
         waiting: Sealed batches, oldest first, all after those in flight.
         window: Batches allowed in flight; 1 while a refused batch is looked for.
+        unanswered: Last sequence of each batch that has no answer yet, by request.
+        unsure: Up to this sequence logd may have batches whose answer was lost.
+        earlier: Up to this sequence logd had every record before this process sent it.
+        repeated: Number of records that this process met or sent after they were stored.
     """
 
     key: QueueKey
@@ -157,6 +161,9 @@ class OrderedQueue:
     flight: deque[Flight] = field(default_factory=deque)
     state: QueueState = QueueState.FLOWING
     window: int = 0
+    unanswered: dict[int, int] = field(default_factory=dict)
+    unsure: int = 0
+    earlier: int = 0
     retry_at_ns: int = 0
     backoff: Backoff = field(init=False)
     reason: str = ""
@@ -201,7 +208,19 @@ class OrderedQueue:
         batch = self.waiting.popleft()
         previous = self.flight[-1].batch.last if self.flight else self.chain
         self.flight.append(Flight(batch, request))
+        self.unanswered[request] = batch.last
         return previous, batch
+
+    @property
+    def own(self) -> int:
+        """Up to this sequence logd may have records because this process sent them."""
+        return max(self.unsure, *self.unanswered.values(), 0)
+
+    def answered(self, request: int, *, is_unsure: bool) -> None:
+        """A request has its answer; `is_unsure`: logd may have its batch all the same."""
+        last = self.unanswered.pop(request)
+        if is_unsure:
+            self.unsure = max(self.unsure, last)
 
     @property
     def can_send(self) -> bool:
@@ -333,16 +352,21 @@ class OrderedQueue:
                 return
 
     def _forget_done(self) -> None:
-        """Drop records up to `done` from what is pending; they count as delivered."""
+        """Drop records up to `done` from what is pending; they count as delivered or repeated."""
         while self.flight and self.flight[0].batch.last <= self.done:
-            self.delivered += len(self.flight.popleft().batch)
+            self._count_stored(self.flight.popleft().batch)
             self.window = self.limits.queue_flight_max
         while not self.flight and self.waiting and self.waiting[0].sequences[0] <= self.done:
             batch = self.waiting.popleft()
             rest = batch.after(self.done)
-            self.delivered += len(batch) - len(rest)
+            self._count_stored(batch.part(0, len(batch) - len(rest)))
             if len(rest):
                 self.waiting.appendleft(rest)
+
+    def _count_stored(self, batch: Batch) -> None:
+        repeated = bisect_right(batch.sequences, self.earlier)
+        self.repeated += repeated
+        self.delivered += len(batch) - repeated
 
 
 def _fitting(records: Batch, first: int, batch: Batch, limits: Limits) -> tuple[int, int]:

@@ -150,11 +150,11 @@ class Publisher:
         except NoRespondersError:
             return Failed(request, "no_responders")
         except (NatsTimeoutError, TimeoutError):
-            return Failed(request, "ack_timeout")
+            return Failed(request, "ack_timeout", may_be_stored=True)
         except MaxPayloadError:
             return Refused(request, "nats_max_payload")
         except (Error, OSError) as error:
-            return Failed(request, f"nats: {type(error).__name__}")
+            return Failed(request, f"nats: {type(error).__name__}", may_be_stored=True)
         finally:
             self._unanswered -= 1
         failpoints.passed("publish_after_ack")
@@ -198,19 +198,19 @@ def read_answer(request: int, data: bytes) -> Answer:
     try:
         ack = decode_batch_ack(data)
     except (CorruptError, ValueError):
-        return Failed(request, "reply_is_not_from_logd")
+        return Failed(request, "reply_is_not_from_logd", may_be_stored=True)
     return _read_ack(request, ack)
 
 
 def _read_ack(request: int, ack: PubAck) -> Answer:
     if ack.nack is None:
-        return Stored(request)
+        return Stored(request, duplicate=ack.duplicate)
     if ack.nack in _RESYNC and ack.sequence is not None:
         return Behind(request, ack.sequence)
     reason = ack.nack.name.lower()
     if ack.nack in (Nack.BAD_BATCH, Nack.MESSAGE_TOO_LARGE, Nack.BAD_HEADER):
         return Refused(request, f"{reason}: {ack.description}"[:200])
-    return Failed(request, reason)
+    return Failed(request, reason, may_be_stored=ack.nack is Nack.STORAGE_FAILED)
 
 
 class Sender:

@@ -156,8 +156,7 @@ class CollectorFigures:
             not make up for too few in another.
         acked: Records that came from applications over the Unix socket.
         apps: What applications report of all their records; those that report nothing are last.
-        repeated: Number of the delivered records that an earlier run had delivered, and that were
-            not sent again.
+        repeated: Number of the delivered records that an earlier run had brought to the log.
     """
 
     came: Mapping[str, int]
