@@ -12,11 +12,12 @@ import nats.js.errors
 import pytest
 from nats.aio.client import Client
 
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.acks import Nack
 from tests.support.logd import Logd
+from tests.support.logd_cluster import LogdCluster
 from tests.support.mounts import ThinDisk, grow, mounted, run, small_file_system
-from tests.support.waiting import wait_until_async
+from tests.support.waiting import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -141,6 +142,68 @@ async def test_a_stream_that_meets_a_full_disk_at_its_first_message_goes_on_with
             await wait_until_async(lambda: logd.daemon.status()["health"] == "ready")
             assert await publish(client, "logs", b"after") == 1
             assert await asyncio.to_thread(logd.values, "logs") == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("lacks", ["bytes", "files"])
+def test_a_replica_that_met_a_full_disk_at_its_creation_takes_part_with_space(
+    tmp_path: Path, nats_url: str, lacks: str
+) -> None:
+    """Without bytes its log fails at the first write; without files it cannot be opened."""
+    cluster = LogdCluster(tmp_path, nats_url)
+    node = cluster.nodes[cluster.names[0]]
+    with streams_on_their_own_disk(node.data_dir) as small, cluster:
+        with filled(small, lacks):
+            cluster.create("logs", "t.logs")
+            wait_until(lambda: "No space left" in "".join(node.daemon.status()["reasons"]))
+        cluster.wait_in_sync("logs", size=3)
+        wait_until(lambda: node.daemon.status()["health"] == "ready")
+
+
+@pytest.mark.parametrize("lacks", ["bytes", "files"])
+async def test_cursors_that_met_a_full_disk_are_stored_with_space(
+    tmp_path: Path, nats_url: str, client: Client, lacks: str
+) -> None:
+    """Their stream is logd's own, made with the first of them."""
+    logd = Logd(tmp_path / "logd", nats_url, [LOGS])
+    with streams_on_their_own_disk(logd.data_dir) as small, running(logd), logd.client() as log:
+        assert await publish(client, "logs", b"read") == 0
+        cursor = log.cursor("reader", "logs")
+
+        def is_stored() -> bool:
+            with contextlib.suppress(LogdError):
+                cursor.commit(1)
+                return True
+            return False
+
+        with filled(small, lacks), pytest.raises(LogdError, match="No space left"):
+            await asyncio.to_thread(cursor.commit, 1)
+        await wait_until_async(is_stored)
+        assert cursor.get() is not None
+
+
+@contextlib.contextmanager
+def streams_on_their_own_disk(data_dir: Path) -> Iterator[Path]:
+    """The state of the cluster lies elsewhere: streams are created, whatever their disk lacks."""
+    (data_dir / "streams").mkdir(parents=True)
+    with small_file_system(data_dir / "streams", "16m,nr_inodes=100") as small:
+        yield small
+
+
+@contextlib.contextmanager
+def filled(small: Path, lacks: str) -> Iterator[None]:
+    """Take the bytes, or files, that are left, until the block ends."""
+    if lacks == "bytes":
+        taken = [fill_up(small)]
+    else:
+        taken = []
+        with contextlib.suppress(OSError):
+            while True:
+                path = small / f"ballast-{len(taken)}"
+                path.touch()
+                taken.append(path)
+    yield
+    for path in taken:
+        path.unlink()
 
 
 @pytest.mark.parametrize("harm", ["none", "failed"])

@@ -64,6 +64,7 @@ class ClusterCursors:
         """Return the cursors that are kept here; create their stream on first use.
 
         Raises:
+            NotOpenError: Only this node has them, and cannot open or write them.
             RefusedError: `NOT_HERE`: another node keeps them.
             UnavailableError: No node keeps them now.
         """
@@ -73,15 +74,22 @@ class ClusterCursors:
             await make_internal(cluster, self._decisions, CURSORS_STREAM, timeout_s=_MAKE_S)
         await self._begun()
         found, replica = cluster.group.state.partition(_PLACE), self._replicas.at(_PLACE)
-        problem = self._replicas.problems.get(_PLACE)
-        if problem is not None and found is not None and found[1].replicas == (cluster.name,):
-            message = f"stream {CURSORS_STREAM.name!r}: not opened: {problem}; see to that"
-            raise NotOpenError(f"{message}, then start logd again", cause=problem.cause)
+        if found is not None and found[1].replicas == (cluster.name,):
+            self._check_usable(replica)
         if found is None or replica is None or not replica.leading:
             leader, nodes = (None, ()) if found is None else (found[1].leader, found[1].replicas)
             raise not_here(CURSORS_STREAM.name, 0, leader, nodes)
         async with self._starting:
             return await self._of(replica)
+
+    def _check_usable(self, replica: ReplicaRunner | None) -> None:
+        name = CURSORS_STREAM.name
+        if problem := self._replicas.problems.get(_PLACE):
+            message = f"stream {name!r}: not opened: {problem}; see to that, then start logd again"
+            raise NotOpenError(message, cause=problem.cause)
+        if replica is not None and (failure := replica.partition.failure):
+            message = f"stream {name!r} takes no messages: {failure}"
+            raise NotOpenError(message, cause="UNAVAILABLE")
 
     async def _begun(self) -> None:
         """Wait a moment if this node has just been made the leader."""

@@ -1199,13 +1199,7 @@ class ReplicaManager:
         for place in [*self._without_space]:
             if place not in self.problems:  # it is open, or not to be held any more
                 del self._without_space[place]
-            elif place not in self._offline and await self._has_space():
-                del self.problems[place]
-                self._touch(place)
-        for place, offline in list(self._offline.items()):
-            if not offline.out_of_space or is_internal(place.stream):
-                continue
-            if await self._has_space():
+            elif await self._has_space():
                 with suppress(LogdError):  # what it wants now its reason says
                     await self.reopen(place)
                     self.revived += 1
