@@ -1,10 +1,12 @@
 """Routing in Spark, previews, replays and dead letters, on one Spark session and one real log."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import psutil
 import pyarrow as pa
 import pytest
 import yaml
@@ -32,9 +34,11 @@ from penstock.service import ConfigError, load_config
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
+from tests.support.processes import arguments_of
 from tests.support.router import log_line, publish, read_lake
 from tests.support.sink_batches import batch, log_record
-from tests.support.spark import running_spark
+from tests.support.spark import gateway_of, running_spark
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -326,3 +330,34 @@ def test_many_small_files_of_dead_letters_are_delivered_together(
     assert len(destination.requests) == 1
     assert [it["attributes"]["number"] for it in destination.records] == [*range(60)]
     assert find_dead_letters(config.dead_letters) == []
+
+
+OF_STARTS: Final = ("lookup_data_sources", "create_data_source", "plan_data_source_read")
+
+
+def processes_of_starts(session: Session) -> list[psutil.Process]:
+    """Those of Python in which Spark looked the source up, and planned to read it."""
+    tree = psutil.Process(gateway_of(session.spark).proc.pid).children(recursive=True)
+    names = {f"pyspark.sql.worker.{name}" for name in OF_STARTS}
+    return [it for it in tree if names.intersection(arguments_of(it))]
+
+
+def test_processes_that_queries_were_started_with_end_when_nothing_uses_them(
+    spark: Session, logd: Logd
+) -> None:
+    """Spark ends what they have forked after a minute, and starts them again."""
+    options = {"logd": logd.fetch, "subscribe": "logs"}
+    rows = spark.spark.read.format("logd").options(**options).load()
+    count = rows.count()
+    first = processes_of_starts(spark)
+    assert first
+    times_ns = itertools.count(10**12, 10**12)
+    spark.end_unused_processes(next(times_ns))
+    assert set(processes_of_starts(spark)) == set(first), "what is forked may be in use"
+
+    def have_ended() -> bool:
+        spark.end_unused_processes(next(times_ns))
+        return not processes_of_starts(spark)
+
+    wait_until(have_ended, within_s=100, what="they end")
+    assert spark.spark.read.format("logd").options(**options).load().count() == count

@@ -305,7 +305,9 @@ class Job:
         assert self._session is not None
         assert self._groups is not None
         self._groups.poll(spark)
-        self._cluster_problem = self._session.executors_missing(self._clock.monotonic_ns())
+        now_ns = self._clock.monotonic_ns()
+        self._cluster_problem = self._session.executors_missing(now_ns)
+        self._session.end_unused_processes(now_ns)
         if self._look_at_log() and self._positions is not None:
             self._positions.publish({query.name: query.position() for query in self._queries})
         self._health = Health.DEGRADED if self._problems() else Health.READY

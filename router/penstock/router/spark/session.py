@@ -265,6 +265,15 @@ _SIZES: Final = ("spark.executor.memory", "spark.executor.cores")
 _OUT_OF_MEMORY: Final = 3
 """The exit code of a JVM with -XX:+ExitOnOutOfMemoryError."""
 
+_OF_STARTS: Final = frozenset(
+    f"pyspark.sql.worker.{name}"
+    for name in ("lookup_data_sources", "create_data_source", "plan_data_source_read")
+)
+"""What runs in the Python processes that Spark starts queries with, and no batch needs."""
+
+_UNUSED_EVERY_NS: Final = 30 * 10**9
+"""Between two looks for processes that are not needed any more."""
+
 _NO_RESOURCES: Final = "Initial job has not accepted any resources"
 _LOG_TAIL_BYTES: Final = 65_536
 
@@ -310,6 +319,7 @@ class Session:
         self._config = config
         self._work_dir = work_dir
         self._without_since_ns: int | None = None
+        self._unused_at_ns = 0
 
     @classmethod
     def start(
@@ -402,6 +412,27 @@ class Session:
             f" ({asked}). {_said_of_resources(self._work_dir)}Start workers, or ask for less in"
             " spark.conf"
         )
+
+    def end_unused_processes(self, now_ns: int) -> None:
+        """End the processes of Python that queries were started with, a minute after the last one.
+
+        Spark ends what such a process has forked when it was not used for a minute, but keeps the
+        process itself, 20 MiB of each kind. It starts another one where it finds it gone.
+
+        Args:
+            now_ns: Monotonic; only from time to time something is done.
+        """
+        if now_ns < self._unused_at_ns:
+            return
+        self._unused_at_ns = now_ns + _UNUSED_EVERY_NS
+        with suppress(psutil.Error):  # one has ended meanwhile
+            tree = psutil.Process(self._gateway.proc.pid).children(recursive=True)
+            found = [it for it in tree if not _OF_STARTS.isdisjoint(it.cmdline())]
+            parents = {it.ppid() for it in found}
+            # All or none: who needs one, as a query does that starts, needs the others soon.
+            if parents.isdisjoint(it.pid for it in found):
+                for process in found:
+                    process.terminate()
 
     def _check_alive(self) -> None:
         code = self._gateway.proc.poll()
