@@ -30,7 +30,15 @@ assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
 print(*sys.modules)
 import rich
 """
+POOL = """
+from penstock.base.daemon_imports import daemon_imports
+with daemon_imports():
+    import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
 UNUSED = {"duckdb", "grpc", "pyarrow.compute", "pyarrow.parquet", "pydoc", "pyspark", "rich"}
+
+NAME = "ARROW_DEFAULT_MEMORY_POOL"
 
 CONSOLE = """
 parts: {logd: "http://127.0.0.1:9294"}
@@ -88,3 +96,11 @@ def test_an_installed_plugin_of_pydantic_and_rich_are_left_out_and_may_be_import
     imported = _modules(WITHIN, PYTHONPATH=str(tmp_path))
     assert {"structlog", "pydantic"} < imported
     assert not {"penstock_plugged", "rich"} & imported
+
+
+@pytest.mark.parametrize(("asked", "found"), [({}, "system"), ({NAME: "mimalloc"}, "mimalloc")])
+def test_arrow_takes_memory_by_malloc_unless_the_environment_says_otherwise(
+    asked: dict[str, str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(NAME, raising=False)
+    assert _modules(POOL, **asked) == {found}

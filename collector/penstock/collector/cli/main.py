@@ -9,7 +9,6 @@ from typing import Final
 
 import click
 
-import penstock.collector.allocator  # noqa: F401 - first, see there
 from penstock.collector.agent.derived_config import graph_of
 from penstock.collector.agent.worker_plan import WORKERS_MAX, Share, config_of, left_behind
 from penstock.collector.config import (
