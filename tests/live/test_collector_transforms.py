@@ -122,6 +122,56 @@ def test_a_kill_in_a_window_loses_no_record_of_a_file(tmp_path: Path, nats_url: 
     assert {f"number {number}" for number in range(2 * PER_BATCH)} <= {*found}
 
 
+def test_after_a_kill_no_transform_makes_again_what_another_one_holds(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """Of a file and of a spool; one joins ten lines, beside one that holds them until the end."""
+    path, beside = tmp_path / "app.log", tmp_path / "beside.log"
+    sources: list[dict[str, Any]] = [
+        {"type": "file", "name": "files", "include": [str(path)], "service": "app", "poll_ms": 20},
+        {"type": "file", "name": "beside", "include": [str(beside)], "service": "b", "poll_ms": 20},
+    ]
+    key = {"type": "reduce", "key": "resource.service.name", "window_s": 600}
+    joined = {**key, "merge": {"body": "concat"}}
+    transforms = {
+        "tens": {**joined, "inputs": ["files"], "max_records": 10, "count": "tens"},
+        "all": {**joined, "inputs": ["files"], "count": "all"},
+        "twice": {**joined, "inputs": ["tens"], "max_records": 2, "count": "twice"},
+        "made": {**joined, "inputs": ["tens"], "count": "made"},
+    }
+    lines = [f"line {number}" for number in range(40)]
+
+    def groups(name: str) -> list[str]:
+        records = [json.loads(value) for value in logd.values("logs") if value]
+        return [one["body"] for one in records if name in one.get("attributes", {})]
+
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "c", nats_url, sources, transforms=transforms) as collector,
+    ):
+        for end in (20, 40):
+            with path.open("a") as file:
+                file.write("".join(f"{line}\n" for line in lines[end - 20 : end]))
+            wait_until(
+                lambda: len(groups("twice")) == end // 20,  # noqa: B023 - called at once
+                what="two groups of ten as one",
+            )
+            with beside.open("a") as file:
+                file.write("beside\n")
+            wait_until(
+                lambda: position(collector, beside) == beside.stat().st_size,
+                what="a checkpoint of what was read since",
+            )
+            assert position(collector, path) == 0
+            collector.restart(kill=True)
+        wait_until(lambda: collector.account("files").get("aggregated") == 2 * 40, what="all read")
+        assert collector.account("files")["difference"] == 0
+        collector.restart()
+        found = {name: groups(name) for name in ("twice", "all", "made")}
+    assert found["twice"] == ["\n".join(lines[:20]), "\n".join(lines[20:])]
+    assert found["all"] == found["made"] == ["\n".join(lines)]
+
+
 def position(collector: Collector, path: Path) -> int:
     """How far the checkpoint says that a file is read."""
     document = Checkpoint(collector.data_dir / "checkpoint").load() or {}

@@ -32,7 +32,7 @@ def known(generations: Generations, *, position: int = 100) -> Generations:
         ("a", Found(9, 9, 0, b""), Verdict.NOT_YET),
         ("b", Found(9, 9, 5, b"other"), Verdict.NEW),
         ("c", replace(FILE, size=50), Verdict.TRUNCATED),
-        ("d", replace(FILE, head=b"other" + b"x" * 95), Verdict.REPLACED),
+        ("d", replace(FILE, size=200, head=b"other" + b"x" * 95), Verdict.REPLACED),
         ("e", replace(FILE, size=200, marked=b"other than was read\n"), Verdict.REPLACED),
         ("e", replace(FILE, size=200, marked=MARKED[:-1]), Verdict.REPLACED),
         ("f", replace(FILE, size=200, head=FILE.head + b"y" * 100), Verdict.SAME),
@@ -45,6 +45,15 @@ def test_each_row_of_the_table(letter: str, found: Found, verdict: Verdict) -> N
     got, state = known(Generations()).recognise("s", found)
     assert got is verdict
     assert (state is not None) == (verdict is Verdict.SAME)
+
+
+def test_a_file_that_ends_before_its_marked_bytes_is_truncated_wherever_reading_begins() -> None:
+    """Transforms may hold the position back to before these, and the head has not changed."""
+    generations = known(Generations())
+    [state] = generations.known.values()
+    state.position = 0
+    short = replace(FILE, size=100 + len(MARKED) - 1, marked=b"")
+    assert generations.recognise("s", short) == (Verdict.TRUNCATED, None)
 
 
 def test_a_generation_number_is_never_given_twice() -> None:

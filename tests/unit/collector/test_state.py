@@ -36,6 +36,26 @@ def test_a_mark_comes_back_and_earlier_versions_need_not_know_it() -> None:
     assert read_state(document).files[0].mark is None
 
 
+def test_from_where_records_are_new_to_transforms_comes_back_and_may_lack() -> None:
+    saved = state(3)
+    saved.new_from = {"spool": {"": 4, "joined": 3}, "file/1": {"": 5}}
+    document = json.loads(json.dumps(saved.as_document()))
+    assert read_state(document) == saved
+    del document["new_from"]
+    assert read_state(document).new_from == {}
+
+
+@pytest.mark.parametrize(("end", "foreign"), [(7, False), (6, True)])
+def test_a_spool_that_ends_before_what_transforms_had_of_it_is_another_one(
+    end: int, *, foreign: bool
+) -> None:
+    found = state(3)
+    found.new_from = {"spool": {"": 7, "joined": 3}, "file/1": {"": 5}, "file/2": {"": 5}}
+    assert found.fit_to_spool(0, end) is foreign
+    left = {} if foreign else {"spool": {"": 7, "joined": 3}}
+    assert found.new_from == left | {"file/1": {"": 5}}
+
+
 @pytest.mark.parametrize(
     "marks",
     [None, [], {"1": None}, {"1": [9, 10]}, {"1": [9, 10, 5, 4, "00", "a later version's"]}],
@@ -100,6 +120,9 @@ def test_a_lost_spool_of_urgent_records_leaves_the_other_as_it_is() -> None:
         {"sources": None},
         {"version": "1"},
         {"quarantine": 5},
+        {"new_from": []},
+        {"new_from": {"spool": []}},
+        {"new_from": {"spool": {"joined": -1}}},
     ],
 )
 def test_what_is_no_checkpoint_is_refused_before_anything_is_done_by_it(
@@ -118,6 +141,7 @@ def read_under(fingerprint: str) -> State:
     found = state(3)
     found.queues = {SPOOLED: (8 << 20) + 1, FILED: 7}
     found.routing = fingerprint
+    found.new_from = {"spool": {"": 8}, "file/1": {"": 7}}
     return found
 
 
@@ -138,6 +162,7 @@ def test_what_was_read_under_another_fingerprint_begins_a_new_chain(
     assert (found.incarnation != incarnation) is again
     assert found.quarantine == quarantine, "what is kept there is known again"
     assert (SPOOLED in found.queues) is not again
+    assert bool(found.new_from) is not again
     assert (FILED in found.queues) is not again
     assert found.routing == after
     assert (found.cursor, found.files[0].position) == (3, 5)

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from penstock.base.clock import SystemClock
 from penstock.collector.agent.route_fingerprint import UNKNOWN, route_fingerprint
-from penstock.collector.delivery.core import Take
+from penstock.collector.delivery.core import Delivery, Take
+from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.ledger import Account, Ledger
 from penstock.collector.spool.quarantine import Refusal
@@ -143,6 +144,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.slices = [0]
+        self.delivery = Delivery(Limits(), jitter=lambda: 0)
         self.refusals: list[Refusal] = []
 
     def handle(self, take: Take) -> None:

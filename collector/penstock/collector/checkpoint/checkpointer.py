@@ -236,10 +236,20 @@ class Checkpointer:
             urgent_senders=self._spools.urgent.senders.snapshot(),
             queues=self._delivery.done(),
             files=[files[generation] for generation in sorted(files)],
+            new_from=self._new_from(files.values()),
             next_generation=self._generations.following,
             sources=sorted({*self.state.sources, *names}),
             routing=self.routing,
         )
+
+    def _new_from(self, files: Iterable[FileState]) -> dict[str, dict[str, int]]:
+        """Return from where on records are new to transforms; of files as far as they are known."""
+        found = {origin: self._delivery.new_from(origin) for origin in SPOOL_ORIGINS}
+        for state in files:
+            known = 0 if state.mark is None else state.mark.end
+            positions = self._delivery.new_from(state.origin)
+            found[state.origin] = {name: min(known, at) for name, at in positions.items()}
+        return {origin: positions for origin, positions in found.items() if positions}
 
     def _held_back(self, state: FileState) -> FileState:
         """The state of a file as a start shall find it: transforms may hold records of it."""

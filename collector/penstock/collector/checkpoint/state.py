@@ -10,6 +10,7 @@
      "lanes": [["spool", "app", "telemetry.logs.shop", 1048577]],   done up to this sequence
      "files": [{...}],                    see `penstock.collector.sources.files.identity`
      "marks": {"1": [900, 17638700000000, 17, 17, "<hash>"]},   of files, by generation; may lack
+     "new_from": {"file/1": {"": 900, "joined": 170}},   see `Delivery.new_from`; may lack
      "next_generation": 3,
      "sources": ["files"],                file sources that ran before
      "quarantine": "<uuid>",              part of identities in quarantine; may lack
@@ -48,6 +49,7 @@ class State:
     Attributes:
         incarnation: Another one when producers' sequences begin again.
         quarantine: Another one when the spool's offsets begin again, too.
+        new_from: Positions from which records are new to transforms, by origin and transform.
         routing: The route fingerprint of what may be read again; "": unknown.
     """
 
@@ -60,6 +62,7 @@ class State:
     urgent_senders: dict[str, int] = field(default_factory=dict)
     queues: dict[QueueKey, int] = field(default_factory=dict)
     files: list[FileState] = field(default_factory=list)
+    new_from: dict[str, dict[str, int]] = field(default_factory=dict)
     next_generation: int = 1
     sources: list[str] = field(default_factory=list)
     routing: str = ""
@@ -122,16 +125,19 @@ class State:
     def _begin_anew(self, origins: Collection[str]) -> None:
         self.incarnation = uuid4()
         self.queues = {key: n for key, n in self.queues.items() if key.origin not in origins}
+        self.new_from = {o: found for o, found in self.new_from.items() if o not in origins}
 
     def _is_beyond(self, origin: str, end_offset: int) -> bool:
         spooled = [n for key, n in self.queues.items() if key.origin == origin]
         last_unit = (max(spooled, default=0) - 1) >> INDEX_BITS
-        return max(self.cursor_of(origin), last_unit + 1) > end_offset
+        read = self.new_from.get(origin, {}).values()
+        return max(self.cursor_of(origin), last_unit + 1, *read) > end_offset
 
     def _forget_lost_files(self) -> None:
-        """Drop queues of generations that are not read any more."""
+        """Drop what is known of generations that are not read any more."""
         origins = {*SPOOL_ORIGINS, *(state.origin for state in self.files)}
         self.queues = {key: n for key, n in self.queues.items() if key.origin in origins}
+        self.new_from = {o: found for o, found in self.new_from.items() if o in origins}
 
     def as_document(self) -> dict[str, Any]:
         return {
@@ -152,6 +158,7 @@ class State:
                 for state in self.files
                 if state.mark is not None
             },
+            "new_from": self.new_from,
             "next_generation": self.next_generation,
             "sources": self.sources,
             "quarantine": str(self.quarantine),
@@ -187,6 +194,7 @@ def read_state(document: dict[str, Any]) -> State:
         urgent_senders=_senders(found["urgent_senders"]),
         queues=dict(map(_queue, found["lanes"])),
         files=files,
+        new_from={origin: _positions(each) for origin, each in found["new_from"].items()},
         next_generation=found["next_generation"],
         sources=[_name(source) for source in found["sources"]],
         routing=found["routing"],
@@ -194,7 +202,13 @@ def read_state(document: dict[str, Any]) -> State:
 
 
 _NUMBERS: Final = range(1 << 64)
-_ADDED_LATER: Final = {"urgent_cursor": 0, "replayed": 0, "urgent_senders": {}, "routing": ""}
+_ADDED_LATER: Final = {
+    "urgent_cursor": 0,
+    "replayed": 0,
+    "urgent_senders": {},
+    "new_from": {},
+    "routing": "",
+}
 _FIELDS: Final = {
     "incarnation": str,
     "quarantine": str,
@@ -205,6 +219,7 @@ _FIELDS: Final = {
     "urgent_senders": dict,
     "lanes": list,
     "files": list,
+    "new_from": dict,
     "next_generation": int,
     "sources": list,
     "routing": str,
@@ -245,6 +260,10 @@ def _file(found: object) -> FileState:
 def _senders(found: dict[str, Any]) -> dict[str, int]:
     for sender in found:
         bytes.fromhex(sender)
+    return _positions(found)
+
+
+def _positions(found: Any) -> dict[str, int]:
     return _checked(found, dict.fromkeys(found, int))
 
 

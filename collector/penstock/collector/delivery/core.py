@@ -8,7 +8,8 @@ must do, and every effect comes back as exactly one event:
     Quarantine  -> Settled
 
 Records that transforms hold in memory keep the position of their origin back (`Held`) until what
-became of them is durable (`Released`).
+became of them is durable (`Released`). Each transform has its own (`new_from`): behind the oldest
+record that one holds lie others that another one needs no more.
 
 After a crash the shell restores `done` per queue and reads each origin from its cursor on. The core
 skips records that `done` covers, and logd skips the others that it has.
@@ -269,6 +270,7 @@ class Delivery:
         jitter: A number from 0 to 1, at random.
         done: Progress that a restart would know, by queue.
         urgent: Origins whose queues go first.
+        noted: What an earlier process knew as `new_from`, by origin.
     """
 
     def __init__(
@@ -278,6 +280,7 @@ class Delivery:
         jitter: Callable[[], float],
         done: Mapping[QueueKey, int] | None = None,
         urgent: Collection[str] = (),
+        noted: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self._limits = limits
         self._jitter = jitter
@@ -286,6 +289,7 @@ class Delivery:
         self.queues: dict[QueueKey, OrderedQueue] = {}
         self._read: dict[str, int] = {}
         self._holds = Holds()
+        self._noted = dict(noted or {})
         self._requests: dict[int, _Request] = {}
         self._request = 0
         self._starved: dict[QueueKey, None] = {}
@@ -359,6 +363,35 @@ class Delivery:
         """The position at which transforms hold the origin back; None: they do not."""
         return self._holds.position(origin)
 
+    def noted(self, origin: str) -> Mapping[str, int]:
+        """Return `new_from` as an earlier process left it, while records before may be met."""
+        return self._noted.get(origin, {})
+
+    def forget_noted(self) -> None:
+        """Records go another way from now on, so each of them is new to the transforms there."""
+        self.revision += 1
+        self._noted.clear()
+
+    def new_from(self, origin: str) -> dict[str, int]:
+        """Return the positions from which records are new to transforms, after a kill.
+
+        What lies before is in the log, and durable in what the transform made of it. The name `""`
+        stands for all transforms that have none; it is empty where reading begins there anyway.
+        """
+        noted, held = self._noted.get(origin, {}), self._holds.positions(origin)
+        if origin not in self._read or not (noted or held):
+            return {**noted}
+        passed = self.passed(origin)
+        now = {"": passed} | {name: min(passed, position) for name, position in held.items()}
+        found = {
+            name: max(known.get(name, known.get("", 0)) for known in (now, noted))
+            for name in {*now, *noted}
+        }
+        if max(found.values()) > self.cursor(origin):
+            return found
+        self._noted.pop(origin, None)
+        return {}
+
     @property
     def holds_anything(self) -> bool:
         """True if transforms hold records of some origin."""
@@ -428,6 +461,7 @@ class Delivery:
         for key in [key for key in self.queues if key.origin == origin]:
             self._retire(key)
         self._holds.forget(origin)
+        self._noted.pop(origin, None)
         self._read.pop(origin, None)
 
     def _queue(self, key: QueueKey) -> OrderedQueue:

@@ -258,7 +258,11 @@ class Engine:
         sampler = DropSampler(drops.max_rate if drops.enabled else 0, drops.max_text_bytes)
         self.drops = DropJournal(directory.drops, sampler, clock, max_age_s=drops.max_age_s)
         self.delivery = Delivery(
-            limits_of(config), jitter=random.random, done=state.queues, urgent=(URGENT_ORIGIN,)
+            limits_of(config),
+            jitter=random.random,
+            done=state.queues,
+            urgent=(URGENT_ORIGIN,),
+            noted=state.new_from,
         )
         self.sender = Sender(
             self.delivery,

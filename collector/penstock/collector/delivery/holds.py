@@ -117,10 +117,14 @@ class Holds:
         is_held = any(transform in transforms for transforms in self._origins.values())
         return is_held and transform not in self._forgotten
 
+    def positions(self, origin: str) -> dict[str, int]:
+        """The position that each transform holds an origin back at, of those that do."""
+        transforms = self._origins.get(origin, {})
+        return {name: one.marks[0].position for name, one in transforms.items()}
+
     def position(self, origin: str) -> int | None:
         """The position that an origin is held back at; None: it is not."""
-        transforms = self._origins.get(origin, {})
-        return min((one.marks[0].position for one in transforms.values()), default=None)
+        return min(self.positions(origin).values(), default=None)
 
     def __bool__(self) -> bool:
         """Whether anything is held back."""

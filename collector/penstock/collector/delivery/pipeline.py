@@ -12,6 +12,7 @@ read again from the cursor, and gets the same sequences:
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -19,7 +20,7 @@ import structlog
 
 from penstock.base.clock import Clock
 from penstock.collector.agent.taps import Taps
-from penstock.collector.checkpoint.state import INDEX_BITS, URGENT_ORIGIN
+from penstock.collector.checkpoint.state import INDEX_BITS, SPOOL_ORIGINS, URGENT_ORIGIN
 from penstock.collector.decode.units import Decoded, Undecodable, decode_records
 from penstock.collector.delivery.core import Held, Take
 from penstock.collector.delivery.ordered_queue import QueueKey
@@ -90,6 +91,7 @@ class Pipeline:
     def replace(self, graph: Graph, resource: Mapping[str, Any]) -> None:
         """Check what is taken from now on like this; `retired` may still hold created records."""
         self.retired.append(self.graph)
+        self._sender.delivery.forget_noted()
         self.graph = graph
         self._resource = resource
 
@@ -138,6 +140,10 @@ class Pipeline:
     def _sort(self, chunk: Chunk) -> Outcome:
         """Let the graph validate records, count what ends here, hand the rest to delivery."""
         lines = chunk.lines
+        if noted := self._sender.delivery.noted(chunk.origin):
+            shift = INDEX_BITS if chunk.origin in SPOOL_ORIGINS else 0
+            met = {name: position << shift for name, position in noted.items()}
+            chunk = replace(chunk, met=met)
         sampler = None if self._drops is None else self._drops.sampler
         outcome = self.graph.process(chunk, self._clock.monotonic_ns(), sampler)
         for transform in outcome.held:
@@ -152,7 +158,7 @@ class Pipeline:
         account.filtered += ended[DropReason.FILTERED]
         account.sampled += ended[DropReason.SAMPLED]
         account.deduplicated += ended[DropReason.DEDUPLICATED]
-        account.aggregated += ended[DropReason.AGGREGATED]
+        account.aggregated += ended[DropReason.AGGREGATED] + ended[DropReason.REPEATED]
         if throttled := ended[DropReason.THROTTLED]:
             account.dropped["throttled"] += throttled
         if outcome.drops and self._drops is not None:

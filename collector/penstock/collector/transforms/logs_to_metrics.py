@@ -157,6 +157,10 @@ class LogsToMetrics(Aggregator):
         return DropReason.AGGREGATED
 
     @override
+    def takes(self, event: Event) -> bool:
+        return True
+
+    @override
     def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
         since_ns = now_ns if self._since_ns is None else self._since_ns
         begun_ns = max(0, unix_ns - (now_ns - since_ns))

@@ -59,13 +59,18 @@ class SettingsError(ValueError):
 
 
 class DropReason(Enum):
-    """Why a record goes no further; the value is its name in the accounts."""
+    """Why a record goes no further; the value is its name in the accounts.
+
+    `REPEATED`: a transform took it before a kill, and what it made of it is durable. No transform
+    returns it.
+    """
 
     FILTERED = "filtered"
     SAMPLED = "sampled"
     THROTTLED = "throttled"
     DEDUPLICATED = "deduplicated"
     AGGREGATED = "aggregated"
+    REPEATED = "repeated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +193,15 @@ class Transform(Protocol):
         is read again after a kill; what a transform holds and says nothing of is lost by one.
         """
         return None
+
+    def takes(self, event: Event) -> bool:
+        """Return whether `apply` passes nothing of the record on, whatever the transform holds.
+
+        For an `Aggregator`, asked after a kill of records that are met again. What it takes and had
+        given out by then it does not get a second time; else it gets all of them.
+        """
+        del event
+        return False
 
     @property
     def is_flush_due(self) -> bool:

@@ -252,8 +252,11 @@ class Generations:
         state = self.known.get((source, found.device, found.inode))
         if state is None:
             return (Verdict.NEW, None) if found.size else (Verdict.NOT_YET, None)
-        marked = "" if state.mark is None else state.mark.digest
-        verdict = state.classify(found, read=state.position, marked=marked)
+        mark, read = state.mark, state.position
+        if mark is not None:
+            read = max(read, mark.end)  # transforms may hold the position back
+        marked = "" if mark is None else mark.digest
+        verdict = state.classify(found, read=read, marked=marked)
         if verdict is Verdict.SAME:
             del self.known[source, found.device, found.inode]
             return verdict, state

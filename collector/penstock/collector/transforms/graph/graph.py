@@ -62,6 +62,8 @@ class Chunk:
         verdicts: The validator's on lines that are complete, of those where it is known already.
         ended: Treatment of records whose time cannot be read, by sequence, unless they are passed
             on.
+        met: Sequences up to which records are not new to transforms, by their names; `""` stands
+            for all others.
     """
 
     source: str
@@ -73,6 +75,7 @@ class Chunk:
     verdicts: Sequence[Accepted | None] = ()
     ended: Mapping[int, OnError] = field(default_factory=dict)
     origin: str = ""
+    met: Mapping[str, int] = field(default_factory=dict)
 
     def complete(self, place: int) -> bytes:
         """Return a line with its resource."""
@@ -218,6 +221,8 @@ class Step:
 
     def drops(self, verdict: DropReason) -> bool:
         """Return whether a record of this verdict is gone, and does not come out later."""
+        if verdict is DropReason.REPEATED:
+            return False  # an earlier process recorded it
         return verdict is not DropReason.AGGREGATED or self.deferred is None
 
 
@@ -411,7 +416,7 @@ class Graph:
                 outcome.refused.append(Refused(sequence, _failure(error, line), line))
                 continue
             walk = _Walk(
-                self, outcome, _Given(line, complete, verdict, search), chunk.start, now_ns, sampler
+                self, outcome, _Given(line, complete, verdict, search), chunk, now_ns, sampler
             )
             walk.send(event, entry)
 
@@ -540,21 +545,21 @@ class Graph:
 class _Walk:
     """One record's way through the graph."""
 
-    __slots__ = ("_given", "_graph", "_now_ns", "_outcome", "_sampler", "_start")
+    __slots__ = ("_chunk", "_given", "_graph", "_now_ns", "_outcome", "_sampler")
 
     def __init__(
         self,
         graph: Graph,
         outcome: Outcome,
         given: _Given,
-        start: int,
+        chunk: Chunk,
         now_ns: int,
         sampler: DropSampler | None,
     ) -> None:
         self._graph = graph
         self._outcome = outcome
         self._given = given
-        self._start = start
+        self._chunk = chunk
         self._now_ns = now_ns
         self._sampler = sampler
 
@@ -581,7 +586,7 @@ class _Walk:
                 self.send(event, targets)
                 return
             step = targets[0]
-        self._graph.finish(event, self._given, self._outcome, self._start)
+        self._graph.finish(event, self._given, self._outcome, self._chunk.start)
 
     def _split(self, event: Event, step: Step, parts: Sequence[Fields]) -> None:
         """Send each part on as a copy of the record, in order."""
@@ -597,6 +602,8 @@ class _Walk:
         step.received += 1
         before = event.fields
         try:
+            if self._chunk.met and self._is_met(event, step):
+                return DropReason.REPEATED
             verdict = step.transform.apply(event, self._now_ns)
         except Exception as error:  # noqa: BLE001 - one record must not stop those behind it
             event.fields = before
@@ -608,6 +615,12 @@ class _Walk:
         if event.fields is not before:
             event.history.append((step.name, event.fields))
         return verdict
+
+    def _is_met(self, event: Event, step: Step) -> bool:
+        """Return whether a transform took a record before a kill, and needs it no more."""
+        met = self._chunk.met
+        upto = met.get(step.name, met.get("", 0))
+        return event.sequence <= upto and step.transform.takes(event)
 
     def _end(self, event: Event, step: Step, verdict: DropReason | Refusal) -> None:
         if isinstance(verdict, Refusal):

@@ -164,6 +164,10 @@ class Reduce(Aggregator):
         return DropReason.AGGREGATED
 
     @override
+    def takes(self, event: Event) -> bool:
+        return self._key(event.fields) is not None
+
+    @override
     def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
         while self._groups:
             key, group = next(iter(self._groups.items()))

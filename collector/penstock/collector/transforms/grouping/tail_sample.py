@@ -157,9 +157,9 @@ class TailSample(DeferredSampler):
     @override
     def apply(self, event: Event, now_ns: int) -> Verdict:
         fields = event.fields
-        identity = fields.get("trace_id")
-        if fields.get("kind") != "span" or identity.__class__ is not str:
+        if not self.takes(event):
             return PASS
+        identity = fields["trace_id"]
         decided = self._weights.get(identity)
         if decided is not None:
             self._weights.move_to_end(identity)
@@ -171,6 +171,11 @@ class TailSample(DeferredSampler):
             return DropReason.AGGREGATED
         self._hold(identity, event.source, fields, now_ns)
         return DropReason.AGGREGATED
+
+    @override
+    def takes(self, event: Event) -> bool:
+        fields = event.fields
+        return fields.get("kind") == "span" and fields.get("trace_id").__class__ is str
 
     @override
     def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:

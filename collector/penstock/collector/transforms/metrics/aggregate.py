@@ -119,6 +119,10 @@ class Aggregate(Aggregator):
         return DropReason.AGGREGATED
 
     @override
+    def takes(self, event: Event) -> bool:
+        return event.fields.get("kind") == "metric" and _is_understood(event.fields)
+
+    @override
     def flush(self, now_ns: int, unix_ns: int, *, everything: bool = False) -> list[Fields]:
         due, self._ended, self._ended_size = self._ended, [], 0
         if self._due_ns is not None and (everything or now_ns >= self._due_ns):
