@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from penstock.logd.compaction.scheduler import CompactionScheduler, CompactionSettings, Wants
 from penstock.logd.errors import (
-    NO_SPACE,
     CorruptError,
     CorruptFrameError,
     RefusedError,
@@ -593,7 +592,6 @@ class OfflinePartition:
     Attributes:
         reason: Why it cannot be opened, and what to do.
         cause: Code of why, as of a `NotOpenError`.
-        out_of_space: Space is all that it wants.
         intake: Intake, for its counters; it accepts nothing.
         budget: Holds nothing.
         skipped: The same as of a partition.
@@ -604,7 +602,6 @@ class OfflinePartition:
     ) -> None:
         self.stream = stream
         self.number = number
-        self.out_of_space = isinstance(error, OSError) and error.errno in NO_SPACE
         self.cause = cause_of(error)
         again = f"`penstock logd streams open {self.name}`"
         if is_internal(self.name):
