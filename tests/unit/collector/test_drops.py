@@ -149,10 +149,10 @@ async def test_an_end_while_the_oldest_make_room_loses_nothing(tmp_path: Path) -
         removing, may_go_on = asyncio.Event(), asyncio.Event()
 
         @override
-        async def delete_before(self, end: int) -> None:
+        async def delete_before(self, end: int) -> bool:
             self.removing.set()
             await self.may_go_on.wait()
-            await super().delete_before(end)
+            return await super().delete_before(end)
 
     async with journal_in(tmp_path, TwoClocks(), max_bytes=1 << 20, kind=SlowJournal) as drops:
         added: list[str] = []

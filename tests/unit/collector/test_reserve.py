@@ -91,6 +91,23 @@ async def test_records_wait_while_the_room_that_is_kept_is_given_to_the_checkpoi
             assert "ack" in await sending
 
 
+async def test_a_spool_of_which_all_is_delivered_takes_it_to_free_its_only_segment(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint is as it will be: nothing comes in as long as no room is made."""
+    disk, reserve, spool = FailingDisk(), tmp_path / "data" / NAME, tmp_path / "data/spool"
+    async with running(tmp_path, agent_of(tmp_path, disk)) as collector:
+        await collector.send(log_line(1))
+        await wait_until_async(lambda: saved(tmp_path) == 1)
+        (first,) = spool.glob("*.log")
+        with disk.failing(errno.ENOSPC, under=spool, when=reserve.exists):
+            assert (await collector.send(log_line(2)))["reason"] == "spool_failed"
+            await wait_until_async(lambda: not first.exists())
+            await wait_until_async(reserve.exists)
+        assert "ack" in await collector.send(log_line(2))
+        await collector.wait_for_reasons()
+
+
 async def test_a_disk_that_fails_otherwise_is_told_and_the_room_kept(tmp_path: Path) -> None:
     disk = FailingDisk()
     async with running(tmp_path, agent_of(tmp_path, disk)) as collector:

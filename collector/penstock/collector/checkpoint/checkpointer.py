@@ -2,14 +2,16 @@
 
 The drop journal is written before it, for records before the checkpoint are not read again.
 
-A full disk has no room for a new checkpoint, and without one the spool could never free any. So a
-file of a checkpoint's size is kept in reserve for that case.
+A full disk has no room for a new checkpoint, and without one the spool could never free any; nor
+for the segment that the spool goes on in, where the only one is to go. So a file of a checkpoint's
+size is kept in reserve for that case.
 """
 
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -66,9 +68,10 @@ class Reserve:
             self._bytes = size
 
     def give(self) -> None:
-        """Give the room to who writes next."""
+        """Give the room to who writes next; a disk that changes nothing says so there."""
         self._bytes = 0
-        self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._path.unlink()
 
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -154,11 +157,11 @@ class Checkpointer:
             await self._drops.flush()
             error = await self._write(state, document)
             if error is not None and error.errno in _FULL:
-                bulk, urgent = self._spools.bulk.journal, self._spools.urgent.journal
-                async with bulk.held(), urgent.held():  # or they would fill what is given
-                    self._reserve.give()
+                async with self._reserve_given():
                     error = await self._write(state, document)
-                    await asyncio.to_thread(self._reserve.make)
+            if error is None:
+                await self._give_back()
+                await asyncio.to_thread(self._reserve.make)  # as large as the checkpoint asks for
             self._saved_at = at if error is None else ()
             self.trouble = "" if error is None else f"checkpoint cannot be written: {error}"
             if error is not None:
@@ -180,13 +183,26 @@ class Checkpointer:
             return error
         failpoints.passed("checkpoint_after_write")
         self.state, self._saved = state, document
-        await self._give_back()
-        await asyncio.to_thread(self._reserve.make)
         return None
 
     async def _give_back(self) -> None:
-        await self._spools.bulk.journal.delete_before(self.state.cursor)
-        await self._spools.urgent.journal.delete_before(self.state.urgent_cursor)
+        """Give back what the checkpoint has passed, which takes a little room, too."""
+        if not await self._delete_passed():
+            async with self._reserve_given():
+                await self._delete_passed()
+
+    async def _delete_passed(self) -> bool:
+        bulk = await self._spools.bulk.journal.delete_before(self.state.cursor)
+        urgent = await self._spools.urgent.journal.delete_before(self.state.urgent_cursor)
+        return bulk and urgent
+
+    @asynccontextmanager
+    async def _reserve_given(self) -> AsyncIterator[None]:
+        bulk, urgent = self._spools.bulk.journal, self._spools.urgent.journal
+        async with bulk.held(), urgent.held():  # or they would fill what is given
+            self._reserve.give()
+            yield
+            await asyncio.to_thread(self._reserve.make)
 
     def _let_go_of_full_spools(self) -> None:
         """Hold nothing back in a spool that runs full: what transforms give out needs its room."""

@@ -246,13 +246,16 @@ class Journal:
         """
         return await self._try(self._first_segment_end)
 
-    async def delete_before(self, offset: int) -> None:
+    async def delete_before(self, offset: int) -> bool:
         """Give back the room of segments that end at or below `offset`.
 
-        What the disk does not let us give back now is given back another time: `failure` says why.
+        Returns:
+            False where the disk does not let us give back now what is to be: it may be full, or
+            `failure` says why.
         """
-        await self._try(partial(self._delete, offset))
+        done = await self._try(partial(self._delete, offset))
         self._room.set()
+        return bool(done)
 
     async def _try(self, work: Callable[[], _T]) -> _T | None:
         """Do something that may wait, in the journal's thread; None if the disk failed."""
@@ -318,14 +321,16 @@ class Journal:
             return None
         return log.segments()[0].next_offset
 
-    def _delete(self, offset: int) -> None:
+    def _delete(self, offset: int) -> bool:
         log = self._sound_log()
         failpoints.passed(f"{self.directory.name}_before_delete")
         due = log.size_bytes > self.bytes_max // _SEGMENTS_PER_JOURNAL
-        if offset == log.end_offset and (due or self.wants_room):  # on a full disk any room counts
+        everything = offset == log.end_offset and (due or self.wants_room)  # full: any room counts
+        if everything:
             log.roll()
-        log.delete_before(offset)
+        start = log.delete_before(offset)
         failpoints.passed(f"{self.directory.name}_after_delete")
+        return start == offset or not everything
 
 
 class Read(Protocol[_T_co]):
