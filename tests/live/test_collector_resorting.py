@@ -176,6 +176,48 @@ def test_a_route_that_comes_and_goes_through_kills_loses_nothing(
         assert len(logd.values("logs")) == before, "by the same rules nothing comes twice"
 
 
+def test_after_a_reload_that_changes_routing_a_kill_repeats_nothing_of_what_is_read_since(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """A transform holds lines that are delivered beside it, so a kill has them read again."""
+    log_path = tmp_path / "app.log"
+    lines = [f"line {number}" for number in range(200)]
+    file = {"type": "file", "include": [str(log_path)], "service": "shop", "poll_ms": 10}
+    held = {"key": "resource.service.name", "merge": {"body": "concat"}, "window_s": 600}
+    options: dict[str, Any] = {
+        "transforms": {"held": {"type": "reduce", "inputs": ["file"], **held}},
+        "output": {"inputs": ["file", "held"]},
+    }
+
+    def checkpoint() -> dict[str, Any]:
+        return Checkpoint(collector.data_dir / "checkpoint").load() or {}
+
+    def delivered() -> list[str]:
+        return [body for body in bodies(logd.values("logs")) if "\n" not in body]
+
+    with (
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, [file], **options) as collector,
+    ):
+        log_path.write_text("".join(f"{line}\n" for line in lines[:100]))
+        wait_until(lambda: len(delivered()) == 100, what="what comes before")
+        collector.config["output"]["subject"] = "telemetry.logs.{service}.all"
+        collector.daemon.write_config()
+        reload(collector)
+        wait_until(lambda: checkpoint().get("routing"), what="what was read before is done")
+        with log_path.open("a") as appended:
+            appended.write("".join(f"{line}\n" for line in lines[100:]))
+        wait_until(lambda: len(delivered()) == 200, what="what comes since")
+        collector.daemon.kill()
+        size = len("".join(f"{line}\n" for line in lines[:100]))
+        assert [one["position"] for one in checkpoint()["files"]] == [size]
+        collector.daemon.start()
+        wait_until(lambda: collector.account("file").get("repeated") == 100, what="read again")
+        wait_until(collector.is_idle, what="idle")
+        assert collector.daemon.stop() == 0
+        assert delivered() == lines
+
+
 def test_a_checkpoint_of_an_earlier_release_repeats_nothing_after_a_stop(
     tmp_path: Path, nats_url: str
 ) -> None:

@@ -80,11 +80,14 @@ class ModelLogd:
         self.stored = {queue: log for queue, log in self.stored.items() if log}
 
 
+Records = tuple[tuple[QueueKey, int, bytes], ...]
+
+
 @dataclass(frozen=True)
 class Unit:
     """What an origin yields in one read; positions are unit indexes."""
 
-    records: tuple[tuple[QueueKey, int, bytes], ...]
+    records: Records
 
 
 class World:
@@ -277,8 +280,13 @@ class World:
         self.later(again)
 
     def _take(self, origin: str, position: int, unit: Unit) -> None:
+        self._hand_over(position, unit.records)
+        self.positions[origin] = position + 1
+        self._handle(Read(origin, position + 1))
+
+    def _hand_over(self, position: int, records: Records) -> None:
         batches: dict[QueueKey, Batch] = {}
-        for queue, sequence, line in unit.records:
+        for queue, sequence, line in records:
             batch = batches.setdefault(self.sorted(queue), Batch(position))
             batch.sequences.append(sequence)
             batch.timestamps.append(self.now_ns)
@@ -286,8 +294,6 @@ class World:
             batch.size += len(line)
         for queue, batch in batches.items():
             self._handle(Take(queue, batch))
-        self.positions[origin] = position + 1
-        self._handle(Read(origin, position + 1))
 
     def save(self) -> None:
         cursors = {origin: self.delivery.cursor(origin) for origin in self.origins}

@@ -5,7 +5,7 @@ steps of a reload. A reload takes its time between its announcement and the chan
 """
 
 import dataclasses
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -14,10 +14,11 @@ from typing_extensions import override
 
 from penstock.collector.agent.agent import Rerouting
 from penstock.collector.checkpoint.state import SPOOL_ORIGIN, URGENT_ORIGIN, State, read_state
+from penstock.collector.delivery.core import Read
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.sources.files.identity import FileState
 from penstock.service import ServiceError
-from tests.sim.delivery_world import LIMITS, MS, POISON, ModelLogd, World
+from tests.sim.delivery_world import LIMITS, MS, POISON, ModelLogd, Unit, World
 
 FILE_ORIGIN = "file/1"
 SUBJECTS = 3
@@ -38,8 +39,11 @@ class ResortingWorld(World):
         self.version = self.before = 0
         self.full_until_ns = 0
         self.read_before: dict[str, int] = {}
-        self.announced = False
+        self.announced: int | None = None
+        self.rerouting: Rerouting
+        self.rerouted = False
         self.positions: dict[str, int] = {}
+        self.ends: dict[str, int] = {}
         self.reloads = Random(seed).choice((0.01, 0.03, 0.1))
         super().__init__(seed, logd=logd)
 
@@ -62,7 +66,7 @@ class ResortingWorld(World):
         dice = self.random.random()
         if dice < 0.15:
             self.version = self.random.randrange(4)
-        elif dice < 0.3 or self._is_full:
+        elif dice < 0.5 or self._is_full:
             self.version = self.before  # the reload's change was taken back
         self.before = self.version
         self.closed = f"subject.{self.random.randrange(SUBJECTS)}"
@@ -76,7 +80,9 @@ class ResortingWorld(World):
         self.checkpointer = SimpleNamespace(
             routing=state.routing, incarnation=state.incarnation, save=self._save_now
         )
-        self.announced = False
+        self.checkpointer.settle_routing = lambda: None
+        self.announced = None
+        self.ends = {}
         return {SPOOL_ORIGIN: state.cursor, FILE_ORIGIN: state.files[0].position}, state.queues
 
     @property
@@ -88,6 +94,9 @@ class ResortingWorld(World):
     def save(self) -> None:
         if self._is_full:
             return
+        self.checkpointer.settle_routing()
+        if self.rerouted and self.checkpointer.routing:
+            self.marks.add("settled")
         cursors = {origin: self.delivery.cursor(origin) for origin in self.origins}
         self.saved = State(
             incarnation=self.checkpointer.incarnation,
@@ -105,35 +114,41 @@ class ResortingWorld(World):
     def disturbed(self, dice: float) -> bool:
         if self.random.random() < 0.05:
             self.closed = f"subject.{self.random.randrange(SUBJECTS)}"
-        if dice < 1 - self.reloads or self.announced:
+        if dice < 1 - self.reloads or self.announced is not None:
             return False
-        self.announced, after = True, self.random.randrange(4)
-        fingerprint = fingerprint_of(after)
-        life, resorting = self.life, self._rerouting()
+        after = self.random.randrange(4)
         try:
-            _done(resorting.announce(fingerprint))
+            _done(self.rerouting.announce(fingerprint_of(after)))
         except ServiceError:
-            self.announced = False
             self.marks.add("refused a reload")
             return True
-
-        def crash() -> None:
-            if life == self.life and not self.kind:
-                self.start()
-
-        def apply() -> None:
-            if life == self.life:
-                incarnation = self.checkpointer.incarnation
-                if resorting.apply(fingerprint) != incarnation:
-                    self.marks.add("begun again while it runs")
-                self.before, self.version, self.announced = self.version, after, False
-                if self.random.random() < 0.5:
-                    self.full_until_ns = self.now_ns + 200 * MS
-                    self.later(crash, 100)
-                self.marks.add("reloaded")
-
-        self.later(apply)
+        self.announced = after
+        self._in_this_life(self._change, self.random.choice((5, 30)))
         return True
+
+    def _change(self) -> None:
+        """Read by the version that was announced, if that has not come within a unit of work."""
+        if self.announced is None:
+            return
+        incarnation = self.checkpointer.incarnation
+        if self.rerouting.apply(fingerprint_of(self.announced)) != incarnation:
+            self.marks.add("begun again while it runs")
+        self.before, self.version, self.announced = self.version, self.announced, None
+        self.rerouted = True
+        dice = self.random.random()
+        if dice < 0.3:
+            self.full_until_ns = self.now_ns + 200 * MS
+        if dice < 0.8:
+            self._in_this_life(self._crash, self.random.choice((50, 100, 150)))
+        self.marks.add("reloaded")
+
+    def _crash(self) -> None:
+        if not self.kind:
+            self.start()
+
+    def _in_this_life(self, action: Callable[[], None], delay_ms: float) -> None:
+        life = self.life
+        self.later(lambda: action() if life == self.life else None, delay_ms)
 
     @override
     def check(self) -> None:
@@ -158,10 +173,33 @@ class ResortingWorld(World):
             self.marks.add("repeated")
             assert self.marks & {"begun again", "begun again while it runs"}
 
-    def _rerouting(self) -> Rerouting:
-        return Rerouting(
-            self.delivery, cast("Any", self.checkpointer), fingerprint_of(self.version)
+    @override
+    def start(self) -> None:
+        super().start()
+        self.rerouted = False
+        self.rerouting = Rerouting(
+            self.delivery,
+            cast("Any", self.checkpointer),
+            fingerprint_of(self.version),
+            self._reached,
         )
+
+    def _reached(self) -> dict[str, int]:
+        read = self.delivery.reached()
+        return {origin: max(at, self.ends.get(origin, 0)) for origin, at in read.items()}
+
+    @override
+    def _take(self, origin: str, position: int, unit: Unit) -> None:
+        """A reload that was announced may come while a unit is in work."""
+        self.ends[origin] = position + 1
+        middle = self.random.randrange(len(unit.records) + 1)
+        self._hand_over(position, unit.records[:middle])
+        if self.announced is not None and self.random.random() < 0.5:
+            self.closed = self.sorted(unit.records[0][0]).subject
+            self._change()
+        self._hand_over(position, unit.records[middle:])
+        self.positions[origin] = position + 1
+        self._handle(Read(origin, position + 1))
 
     async def _save_now(self) -> bool:
         self.save()

@@ -1,5 +1,6 @@
 """Records that transforms hold keep the position of their origin back, and a kill loses none."""
 
+import asyncio
 import random
 from collections import Counter
 from pathlib import Path
@@ -219,6 +220,22 @@ async def test_records_that_go_another_way_after_a_kill_are_new_to_all_transform
         await collector.poll()
         await collector.stop()
     assert collector.bodies == ["1", "1,s2"]
+
+
+async def test_others_get_a_turn_within_a_chunk_and_know_where_it_ends(tmp_path: Path) -> None:
+    collector = collector_of(tmp_path)
+    path = collector.files / "a.log"
+    path.write_text("line\n" * 2000)
+    async with collector:
+        pipeline = collector.engine.pipeline
+        (source,) = collector.sources.file_sources
+        polling = asyncio.create_task(source.poll())
+        while not collector.account().aggregated:  # noqa: ASYNC110 - a turn, and not a while
+            await asyncio.sleep(0)
+        assert collector.account().pending > 0, "the chunk is in work"
+        assert collector.engine.delivery.reached() == {"file/1": 0, "spool": 0, "spool-urgent": 0}
+        assert pipeline.reached()["file/1"] == path.stat().st_size
+        await polling
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -121,18 +121,28 @@ class Reporter:
 class Rerouting:
     """The change of the route fingerprint at a reload: `announce`, then `apply` or `take_back`.
 
-    From the announcement until the next start the checkpoint names none: a record that was read
-    before, and is read again by that start, may get another subject.
+    From the announcement until all that was read before the change is done, the checkpoint names
+    none: a start reads such a record again, and it may get another subject.
 
     Args:
         fingerprint: Fingerprint of the configuration at the start.
+        reached: Positions, by origin, up to which records may have been read by now.
     """
 
-    def __init__(self, delivery: Delivery, checkpointer: Checkpointer, fingerprint: str) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        checkpointer: Checkpointer,
+        fingerprint: str,
+        reached: Callable[[], Mapping[str, int]],
+    ) -> None:
         self._delivery = delivery
         self._checkpointer = checkpointer
         self._fingerprint = fingerprint
-        self._before: str | None = None
+        self._reached = reached
+        self._undone: Mapping[str, int] | None = None
+        self._before: tuple[str, Mapping[str, int] | None] | None = None
+        checkpointer.settle_routing = self.settle
 
     async def announce(self, fingerprint: str) -> None:
         """Make durable that no fingerprint is to be relied on, if this is another one.
@@ -142,7 +152,8 @@ class Rerouting:
         """
         if fingerprint == self._fingerprint:
             return
-        self._before, self._checkpointer.routing = self._checkpointer.routing, UNKNOWN
+        self._before = self._checkpointer.routing, self._undone
+        self._checkpointer.routing, self._undone = UNKNOWN, None
         if not await self._checkpointer.save():
             self.take_back()
             raise ServiceError(
@@ -153,7 +164,7 @@ class Rerouting:
     def take_back(self) -> None:
         """No record was read by the other configuration."""
         if self._before is not None:
-            self._checkpointer.routing, self._before = self._before, None
+            (self._checkpointer.routing, self._undone), self._before = self._before, None
 
     def apply(self, fingerprint: str) -> UUID:
         """Records are read by the other one from now on; returns the incarnation to publish under.
@@ -162,9 +173,16 @@ class Rerouting:
         """
         if self._before is not None:
             self._before, self._fingerprint = None, fingerprint
+            self._undone = self._reached()
             self._checkpointer.incarnation = uuid4()
             self._delivery.retire_idle()
         return self._checkpointer.incarnation
+
+    def settle(self) -> None:
+        """Let the checkpoint name the fingerprint again, if nothing is read again from before."""
+        undone, is_done = self._undone, self._delivery.is_done
+        if undone is not None and all(is_done(*each) for each in undone.items()):
+            self._checkpointer.routing, self._undone = self._fingerprint, None
 
 
 Load = Callable[[], CollectorConfig]
@@ -227,7 +245,9 @@ class Agent:
             drops=engine.drops,
             file_sources=lambda: self._sources.file_sources,
         )
-        self._rerouting = Rerouting(engine.delivery, self._checkpointer, fingerprint)
+        self._rerouting = Rerouting(
+            engine.delivery, self._checkpointer, fingerprint, engine.pipeline.reached
+        )
         self._reloads = Reloads()
         self._reloading = asyncio.Lock()
         self._hung_up = False

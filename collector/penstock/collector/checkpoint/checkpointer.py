@@ -87,6 +87,7 @@ class Checkpointer:
     Attributes:
         routing: The route fingerprint that the next one names.
         incarnation: Incarnation in the checkpoint.
+        settle_routing: Called before each save; may set `routing`.
         trouble: Why it could not be written the last time; empty when it could.
     """
 
@@ -116,6 +117,7 @@ class Checkpointer:
         self._saved_at: tuple[Any, ...] = ()
         self.routing = self.state.routing
         self.incarnation = self.state.incarnation
+        self.settle_routing: Callable[[], None] = lambda: None
         self._log = structlog.get_logger()
 
     def begin(self) -> None:
@@ -146,6 +148,7 @@ class Checkpointer:
         """
         async with self._saving:
             self._let_go_of_full_spools()
+            self.settle_routing()
             at = self._revisions()
             if at == self._saved_at:  # what thousands of idle files are need not be asked again
                 return await self._confirm()

@@ -412,6 +412,14 @@ class Delivery:
         pending = [start for start in starts if start is not None]
         return min(pending, default=self._read[origin])
 
+    def reached(self) -> dict[str, int]:
+        """Return the positions up to which origins are read."""
+        return {**self._read}
+
+    def is_done(self, origin: str, position: int) -> bool:
+        """Return whether nothing of an origin before a position is read again."""
+        return origin not in self._read or self.cursor(origin) >= position
+
     def done(self) -> dict[QueueKey, int]:
         """Per queue, the sequence up to which every record is done: what a restart needs."""
         return {key: queue.done for key, queue in self.queues.items() if queue.done}

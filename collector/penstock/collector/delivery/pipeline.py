@@ -84,6 +84,7 @@ class Pipeline:
         self._resource = resource
         self._clock = clock
         self.taking: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
         self.taps = Taps()
         self.flush: Callable[[str], Awaitable[None]] | None = None
         self._log = structlog.get_logger()
@@ -95,6 +96,14 @@ class Pipeline:
         self.graph = graph
         self._resource = resource
 
+    def reached(self) -> dict[str, int]:
+        """Return the positions, by origin, up to which records may have been handed over.
+
+        They are behind the unit or chunk that is in work, which others get a turn within.
+        """
+        read = self._sender.delivery.reached()
+        return {origin: max(at, self._ends.get(origin, 0)) for origin, at in read.items()}
+
     async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
         """Take a spooled unit apart and hand over its records."""
         decoded = decode_records(unit, self._resource)
@@ -102,6 +111,7 @@ class Pipeline:
         self._ledger.decoded(unit.source, counted=unit.count, found=decoded.count)
         self._ledger[unit.source].notes.update(decoded.notes)
         self.taking[origin] = decoded.count
+        self._ends[origin] = offset + 1
         await self._refuse(unit.source, _refusals(origin, unit, base, decoded.undecodable))
         chunk = Chunk(
             origin=origin,
@@ -122,6 +132,7 @@ class Pipeline:
         The ledger counts the records as pending already.
         """
         self.taking[chunk.origin] = len(chunk.lines)
+        self._ends[chunk.origin] = chunk.sequences[-1]
         await self._take(chunk)
 
     async def _take(self, chunk: Chunk) -> None:
