@@ -1,5 +1,6 @@
 """Graphs of transforms for tests, from the configuration's own text."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -41,10 +42,11 @@ def process(
     now_ns: int = 0,
     first: int = 1,
     sampler: DropSampler | None = None,
+    met: Mapping[str, int] | None = None,
 ) -> Outcome:
     """What becomes of lines; their sequences count from `first`."""
     sequences = range(first, first + len(lines))
-    chunk = Chunk(source, 0, sequences, lines, resource, observed_ns)
+    chunk = Chunk(source, 0, sequences, lines, resource, observed_ns, met=met or {})
     return graph.process(chunk, now_ns, sampler)
 
 

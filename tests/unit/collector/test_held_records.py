@@ -27,6 +27,7 @@ from penstock.collector.transforms.transform import (
     Verdict,
 )
 from tests.support.collector_files import FilesCollector
+from tests.support.collector_graph import graph_of as graph_of_keys
 from tests.support.collector_graph import log, process
 from tests.support.waiting import wait_until_async
 
@@ -480,6 +481,48 @@ def test_records_are_new_from_where_a_transform_holds_them_or_else_from_what_is_
     assert delivery.new_from("unread") == noted["unread"]
     delivery.forget("unread")
     assert delivery.new_from("unread") == {}
+
+
+POINT: dict[str, Any] = {
+    "schema": "metric/1.1", "kind": "metric", "name": "n", "unit": "1", "value": 1,
+    "metric_type": "sum", "is_monotonic": True, "temporality": "delta", "start_time_unix_nano": 1,
+}  # fmt: skip
+SPAN: dict[str, Any] = {
+    "schema": "span/1.0", "kind": "span", "name": "x", "span_id": "0123456789abcdef",
+    "trace_id": f"{1:032x}", "end_time_unix_nano": 2, "status_code": "UNSET",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"type": "reduce", "key": "body.startsWith('p') ? null : kind"},
+        {"type": "aggregate"},
+        {"type": "tail_sample"},
+        {"type": "logs_to_metrics", "name": "n"},
+    ],
+    ids=lambda section: str(section["type"]),
+)
+@pytest.mark.parametrize("others", [False, True])
+def test_what_a_transform_takes_in_it_does_not_get_again_and_all_else_goes_on(
+    section: dict[str, Any], others: bool
+) -> None:
+    lines = [
+        log("1"), log("p2"), log(**POINT), log(**POINT | {"value": "NaN"}), log(**SPAN),
+    ]  # fmt: skip
+    keys = {"transforms": {"t": {**section, "inputs": ["app"]}}}
+    first = process(graph_of_keys(keys), *lines)
+    assert (first.refused, first.ended[DropReason.AGGREGATED] > 0) == ([], True)
+    met = {"": 0, "t": len(lines)} if not others else {"": len(lines), "u": 0}
+    graph = graph_of_keys(keys)
+    again = process(graph, *lines, met=met)
+    assert (again.held, again.ended[DropReason.AGGREGATED]) == (set(), 0)
+    assert again.ended[DropReason.REPEATED] == first.ended[DropReason.AGGREGATED]
+    assert again.batches == first.batches
+    assert graph.counts()["t"]["repeated"] == again.ended[DropReason.REPEATED]
+    assert graph.flush(1, 1, everything=True) == {}
+    new = process(graph, *lines, first=len(lines) + 1, met=met)
+    assert new.ended == first.ended
 
 
 class Asked(Transform):
