@@ -46,6 +46,9 @@ from penstock.service import UnavailableError, raise_open_files
 _LOOK_S: Final = 0.1
 """Between looks for what is due; the shortest interval is as long."""
 
+_IDLE_S: Final = 1.0
+"""The same where no transform makes records: nothing is due, until a reload brings one."""
+
 
 _UNIT_BYTES: Final = 256 * KIB
 """Size at which a unit of created records is full; its last record may go beyond it."""
@@ -94,12 +97,17 @@ class CreatedRecords:
         """Take what is due, until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_LOOK_S if self._makes_records else _IDLE_S):
                     await self._flushed.wait()
             self._flushed.clear()
             async with self._keeping:
                 self._flush(everything=False)
                 await self._keep()
+
+    @property
+    def _makes_records(self) -> bool:
+        pipeline = self._pipeline
+        return bool(pipeline.retired or self._made or pipeline.graph.aggregators())
 
     async def flush(self, origin: str) -> None:
         """Take what may not wait for its time; returns when records of the origin may be read on.

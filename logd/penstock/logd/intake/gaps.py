@@ -128,6 +128,11 @@ class GapLedger(Struct):
     _totals: dict[tuple[str, GapReason], GapTotals] = msgspec.field(default_factory=dict)
     _changes: int = 0
 
+    @property
+    def is_dropping(self) -> bool:
+        """True if a stream has dropped messages a moment ago: `settle` ends that."""
+        return bool(self._dropping)
+
     def settle(self, now: Instant) -> list[Gap]:
         """It is `now`; returns the gaps that have ended by quiet."""
         quiet = [

@@ -115,6 +115,7 @@ class SubscriptionManager:
         self._listeners: dict[str, _Listener] = {}
         self._by_sid: dict[bytes, _Listener] = {}
         self._restless: dict[str, _Listener] = {}
+        self._stirred = asyncio.Event()
 
     async def add(self, partition: MessageHandler, queue: str = "", *, keep: bool = False) -> None:
         """Put a stream on its subject; not any more once `stop` was called.
@@ -208,7 +209,7 @@ class SubscriptionManager:
             refused = partition.intake.counts.refused.total()
             if refused != listener.refused:
                 listener.refused = refused
-                self._restless[partition.label] = listener
+                self._stir(listener)
                 self._note_dropped(listener)
 
     def on_event(self, event: LinkEvent) -> None:
@@ -234,7 +235,11 @@ class SubscriptionManager:
         """Look after streams that refuse or are away, for ever."""
         while True:
             self.tick()
-            await asyncio.sleep(_TICK_S)
+            if self._restless or self.gaps.is_dropping:
+                await asyncio.sleep(_TICK_S)
+            else:
+                self._stirred.clear()
+                await self._stirred.wait()
 
     def tick(self) -> None:
         """Do what is due."""
@@ -246,6 +251,11 @@ class SubscriptionManager:
             self._look_after(listener, now)
             if listener.admission.settled and not listener.denial:
                 del self._restless[name]
+
+    def _stir(self, listener: _Listener) -> None:
+        """Have it looked after from now on, for as long as it is restless."""
+        self._restless[listener.partition.label] = listener
+        self._stirred.set()
 
     def _look_after(self, listener: _Listener, now: Instant) -> None:
         partition = listener.partition
@@ -280,7 +290,7 @@ class SubscriptionManager:
         self._ended(self.gaps.end(GapReason.UNSUBSCRIBED, now, stream=name), now)
         if denial:
             listener.denied_ns = now.monotonic_ns
-            self._restless[name] = listener
+            self._stir(listener)
             self._began(self.gaps.begin((name,), GapReason.DENIED, now, detail=denial))
         else:
             self._ended(self.gaps.end(GapReason.DENIED, now, stream=name), now)
