@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.logd.client import LogClient, PartitionInfo, calls
-from penstock.logd.errors import LogdError
+from penstock.logd.errors import LogdError, RefusedError
 from tests.support.logd import Logd
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
@@ -92,6 +92,16 @@ class LogdCluster:
         """Create a stream, and wait until it is led."""
         with self.client() as log:
             log.create_stream(name, subject, **options)
+
+    def have_decide(self, target: str) -> None:
+        """Make a node the controller, as soon as the one before has heard of it."""
+
+        def decides() -> bool:
+            with self.client() as log, suppress(RefusedError):
+                return log.step_down(target) == target
+            return False
+
+        wait_until(decides, within_s=30, what=f"{target} decides")
 
     def running(self) -> list[str]:
         """The nodes that run."""

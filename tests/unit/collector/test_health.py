@@ -1,9 +1,11 @@
 """What the status says when what is received cannot be carried on."""
 
 import errno
+import json
 import os
 import urllib.request
-from asyncio import to_thread
+from asyncio import to_thread, wrap_future
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,21 @@ async def test_a_quarantine_that_cannot_be_read_now_does_not_end_the_collector(
             disk.bad.clear()
             assert (await collector.ask("replay"))[0]["stopped"] == ""
             await wait_until_async(lambda: len(log.records) == 2)
+
+
+async def test_a_collector_that_is_too_busy_says_how_old_its_figures_are(tmp_path: Path) -> None:
+    """The last ones are better than none, but others must not take them for those of now."""
+    agent = Agent(config_of(tmp_path), CONFIG, make_publisher=TestLog().publisher)
+    async with running(tmp_path, agent) as collector:
+        with ThreadPoolExecutor(1) as pool:
+            url = f"http://{collector.endpoints['admin']}/status"
+            assert "age_ms" not in (await wrap_future(pool.submit(status_at, url)))["info"]
+            busy = pool.submit(status_at, url).result()  # the event loop waits for it
+            assert busy["info"]["age_ms"] > 0
+            assert busy["health"] == "ready"
+
+
+def status_at(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        status: dict[str, Any] = json.load(answer)
+    return status

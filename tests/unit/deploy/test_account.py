@@ -38,6 +38,7 @@ def collector(
     held: int = 0,
     started_ms: int = 20,
     workers_started_ms: tuple[int, ...] = (),
+    age_ms: int = 0,
     **more: Any,
 ) -> Any:
     account = {"recovered": 0, "received": delivered + held + 10, "delivered": delivered,
@@ -45,6 +46,8 @@ def collector(
                "difference": 0} | more  # fmt: skip
     workers = {str(i): {"started_ms": it} for i, it in enumerate(workers_started_ms)}
     info = {"reconciliation": {"apps": account}, "apps": {"apps": APPS}, "workers": workers}
+    if age_ms:
+        info["age_ms"] = age_ms
     stage = a_stage("source/unix:apps", 100)
     return a_status("collector", "c", stage, info=info, started_ms=started_ms)
 
@@ -264,6 +267,17 @@ class Polled:
 
 
 HOP = "collectors → log collector"
+
+
+def test_a_comparison_does_not_begin_with_figures_of_a_collector_that_are_old() -> None:
+    """It has delivered more by then, which the log had before the comparison."""
+    polled = Polled()
+    nodes = {"logd": logd(end=5000, started_ms=99), "logd-2": logd(end=4990)}
+    for _ in range(3):
+        polled.take(**nodes, collector=collector(40, age_ms=1200))
+    *_, row = [polled.take(**nodes).get(HOP) for _ in range(3)]
+    assert row is not None
+    assert (row.state, row.statement) == (BALANCED, "0 delivered = 0 stored")
 
 
 def test_a_console_compares_from_the_moment_when_it_began() -> None:

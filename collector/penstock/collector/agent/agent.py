@@ -2,12 +2,11 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import dataclasses
 import json
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
@@ -93,28 +92,36 @@ class Reporter:
     Args:
         describe: Makes the status; called on the loop.
         first: The status before the first.
+        clock: The clock.
     """
 
-    def __init__(self, describe: Callable[[], Status], first: Status) -> None:
+    def __init__(self, describe: Callable[[], Status], first: Status, clock: Clock) -> None:
         self._describe = describe
-        self.last = first
+        self._clock = clock
+        self.last, self._described_ns = first, clock.monotonic_ns()
 
     def now(self) -> Status:
         """Describe the collector; call it on the event loop."""
-        self.last = self._describe()
+        self.last, self._described_ns = self._describe(), self._clock.monotonic_ns()
         return self.last
 
     def ask(self, loop: asyncio.AbstractEventLoop) -> Status:
-        """Return the status to another thread: the last one where the loop is busy or closed."""
+        """Return the status to another thread: the last one where the loop is busy or closed.
+
+        Its `age_ms` says then how many milliseconds ago that was.
+        """
         asked: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def answer() -> None:
             self.now()
             asked.set_result(None)
 
-        with contextlib.suppress(TimeoutError, RuntimeError):
+        try:
             loop.call_soon_threadsafe(answer)
             asked.result(_WAIT_S)
+        except (TimeoutError, RuntimeError):
+            age_ms = max(1, (self._clock.monotonic_ns() - self._described_ns) // 1_000_000)
+            return replace(self.last, info={**self.last.info, "age_ms": age_ms})
         return self.last
 
 
@@ -256,7 +263,7 @@ class Agent:
         self._endpoints_path = config.data_dir / ENDPOINTS_FILE
         self._health = Health.STARTING
         first = Status("collector", config.name, release(), self._health)
-        self._reporter = Reporter(self._describe, first)
+        self._reporter = Reporter(self._describe, first, self._clock)
 
     async def run(self, stop: asyncio.Event, *, within_s: float | None = None) -> None:
         """Collect until `stop` is set or all input has ended, then drain.

@@ -157,6 +157,7 @@ class CollectorFigures:
         acked: Records that came from applications over the Unix socket.
         apps: What applications report of all their records; those that report nothing are last.
         repeated: Number of the delivered records that an earlier run had brought to the log.
+        is_current: They are of the moment of the reading, and not from before it.
     """
 
     came: Mapping[str, int]
@@ -165,11 +166,13 @@ class CollectorFigures:
     acked: int
     apps: Sequence[AppFigures] = ()
     repeated: int = 0
+    is_current: bool = True
 
     @classmethod
     def read(cls, status: Status) -> "CollectorFigures | None":
         """The figures of a status; None: it has no account yet."""
-        accounts = _mapping(_mapping(status.get("info")).get("reconciliation"))
+        info = _mapping(status.get("info"))
+        accounts = _mapping(info.get("reconciliation"))
         if not accounts:
             return None
         came, went = Counter[str](), Counter[str]()
@@ -188,9 +191,11 @@ class CollectorFigures:
             if types.get(str(source), str(source)) == "unix":
                 acked += number(account.get("received"))
         apps = list[AppFigures]()
-        for account in _mapping(_mapping(status.get("info")).get("apps")).values():
+        for account in _mapping(info.get("apps")).values():
             apps += AppFigures.read(_mapping(account))
-        return cls(dict(came), dict(went), difference, acked, apps, repeated)
+        processes = [info, *map(_mapping, _mapping(info.get("workers")).values())]
+        is_current = not any(number(process.get("age_ms")) for process in processes)
+        return cls(dict(came), dict(went), difference, acked, apps, repeated, is_current)
 
     @property
     def sent(self) -> int:

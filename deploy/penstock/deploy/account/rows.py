@@ -157,9 +157,13 @@ class Start:
 
     @classmethod
     def between(cls, before: Reading, after: Reading) -> "Start | None":
-        """A start of two readings; None: nothing is known of the log or of any collector."""
+        """A start of two readings; None: nothing is known of the log or of any collector.
+
+        Nor is there one where a collector was too busy to count: what it had delivered by the
+        second reading is not known.
+        """
         ends, collectors = before.ends(), after.collectors()
-        if not ends or not collectors:
+        if not ends or not collectors or not all(one.is_current for one in collectors.values()):
             return None
         return cls(
             ends,
