@@ -25,7 +25,7 @@ from penstock.router.spark import worker_daemon
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -332,7 +332,7 @@ def router(directory: Path, job: RouterJob, *arguments: str, **env: str) -> tupl
         [sys.executable, "-m", "penstock.router", "--config", str(path), *arguments],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=90 * PATIENCE,
         check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(directory)} | env,
         cwd=directory,

@@ -190,4 +190,4 @@ async def test_where_records_go_does_not_change_before_the_checkpoint_says_so(
         assert log.subjects == ["telemetry.logs.shop", "elsewhere.logs.shop"]
         document = Checkpoint(checkpoint).load() or {}
         assert document["routing"] == "", "a start reads again what was read before the reload"
-    assert (Checkpoint(checkpoint).load() or {})["routing"] == ""
+    assert (Checkpoint(checkpoint).load() or {})["routing"], "what was read before it is done"

@@ -14,6 +14,7 @@ from penstock.collector.delivery.core import Delivery, Held, Read, Released
 from penstock.collector.delivery.holds import MARKS_MAX, Holds
 from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.drops.sampler import DropSampler
+from penstock.collector.limits import FILE_READ_BYTES
 from penstock.collector.transforms.expressions.paths import Fields
 from penstock.collector.transforms.graph.graph import Graph
 from penstock.collector.transforms.graph.wiring import wire
@@ -151,6 +152,34 @@ async def test_a_kill_lets_each_transform_make_again_what_it_held_itself(
         assert (account.aggregated, account.difference) == (6, 0)
         await collector.stop()
     assert (made(collector), made(collector, "slow")) == (["1,2", "3"], ["1,2,3"])
+
+
+@pytest.mark.parametrize("is_kill", [True, False])
+async def test_an_end_before_all_of_a_file_is_read_again_gives_no_transform_a_record_twice(
+    tmp_path: Path, is_kill: bool
+) -> None:
+    """The file stays known by what was read of it before the first kill."""
+    collector = collector_of(tmp_path, transforms={"joined": JOINED, "slow": SLOW})
+    lines = [f"{number:03}" + "x" * 1000 for number in range(2 * FILE_READ_BYTES // 1000)]
+    (collector.files / "a.log").write_text("".join(f"{line}\n" for line in lines))
+
+    def in_groups(count: str) -> int:
+        return sum(one["attributes"].get(count, 0) for one in collector.log.records)
+
+    async with collector:
+        await collector.poll()
+        await window_over(collector, records=1)
+        await at_rest(collector)
+        assert await position(collector) == 0
+    async with collector:
+        assert await collector.poll_once(), "more is to be read again"
+        if not is_kill:
+            await collector.stop_sources()
+        assert await position(collector) == 0
+    async with collector:
+        await collector.poll()
+        await collector.stop()
+    assert (in_groups("reduce.records"), in_groups("slow")) == (len(lines), len(lines))
 
 
 async def test_a_kill_lets_each_transform_make_again_what_it_held_of_a_spool(

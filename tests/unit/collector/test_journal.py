@@ -5,6 +5,7 @@ import errno
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext as does_not_raise
 from pathlib import Path
 
 import pytest
@@ -155,4 +156,30 @@ async def test_what_is_synced_is_not_cut_off_before_anybody_heard_of_it(tmp_path
     again = journal.offer(Entry(Record(subject="s", value=b"y", timestamp_ns=2)))
     await journal.commit()
     assert await again == 1
+    await journal.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_who_is_cancelled_while_it_is_written_leaves_no_offer_without_an_answer(
+    tmp_path: Path, fails: bool
+) -> None:
+    disk = FailingDisk()
+    journal = Journal(tmp_path / "spool", bytes_max=1 << 20, disk=disk)
+    journal.open()
+    running = asyncio.ensure_future(journal.run())
+    failure = disk.fails("sync", name="*.log", once=True) if fails else does_not_raise()
+    with disk.holds("sync", name="*.log", once=True) as sync, failure:
+        taken = journal.offer(Entry(Record(subject="s", value=b"x", timestamp_ns=1)))
+        await wait_until_async(sync.reached.is_set)
+        running.cancel()
+        await asyncio.sleep(0)
+        sync.go_on.set()
+        await journal.commit()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()
+    if fails:
+        with pytest.raises(SpoolFailedError):
+            await taken
+    else:
+        assert await taken == 0
     await journal.close()

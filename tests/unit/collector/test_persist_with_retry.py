@@ -124,6 +124,9 @@ class Points:
     def __init__(self, **made: list[bytes]) -> None:
         self._made = made
 
+    def aggregators(self) -> list[str]:
+        return [*self._made]
+
     def held_since_ns(self) -> dict[str, int]:
         return {}
 

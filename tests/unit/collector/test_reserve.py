@@ -4,6 +4,9 @@ import asyncio
 import errno
 from contextlib import nullcontext as does_not_raise
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from penstock.collector.agent.agent import Agent
 from penstock.collector.checkpoint.checkpointer import NAME, Reserve
@@ -49,8 +52,8 @@ CHECKPOINT = "data/checkpoint.tmp"
 """What is written in place of the checkpoint."""
 
 
-def agent_of(tmp_path: Path, disk: FailingDisk) -> Agent:
-    config = config_of(tmp_path, checkpoint_interval_s=0.05)
+def agent_of(tmp_path: Path, disk: FailingDisk, **keys: Any) -> Agent:
+    config = config_of(tmp_path, checkpoint_interval_s=0.05, **keys)
     return Agent(config, Path("collector.yaml"), disk=disk, make_publisher=TestLog().publisher)
 
 
@@ -91,14 +94,25 @@ async def test_records_wait_while_the_room_that_is_kept_is_given_to_the_checkpoi
             assert "ack" in await sending
 
 
-async def test_a_spool_of_which_all_is_delivered_takes_it_to_free_its_only_segment(
-    tmp_path: Path,
+HELD = {"type": "reduce", "inputs": ["app"], "key": "resource.service.name", "window_s": 600}
+
+
+@pytest.mark.parametrize("keys", [{}, {"transforms": {"held": HELD}}], ids=["delivered", "held"])
+async def test_a_spool_that_waits_for_nothing_takes_it_to_free_its_only_segment(
+    tmp_path: Path, keys: dict[str, Any]
 ) -> None:
-    """The checkpoint is as it will be: nothing comes in as long as no room is made."""
+    """The checkpoint is as it will be: nothing comes in as long as no room is made.
+
+    What transforms hold of it is held back no more, since what they make needs that room.
+    """
     disk, reserve, spool = FailingDisk(), tmp_path / "data" / NAME, tmp_path / "data/spool"
-    async with running(tmp_path, agent_of(tmp_path, disk)) as collector:
+    async with running(tmp_path, agent_of(tmp_path, disk, **keys)) as collector:
         await collector.send(log_line(1))
-        await wait_until_async(lambda: saved(tmp_path) == 1)
+        ended = "aggregated" if keys else "delivered"
+        await collector.wait_for_status(
+            lambda status: status["info"]["reconciliation"]["app"][ended] == 1
+        )
+        await wait_until_async(lambda: saved(tmp_path) == (0 if keys else 1))
         (first,) = spool.glob("*.log")
         with disk.failing(errno.ENOSPC, under=spool, when=reserve.exists):
             assert (await collector.send(log_line(2)))["reason"] == "spool_failed"

@@ -12,7 +12,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from penstock.base.clock import SystemClock
 from penstock.collector.decode.otlp.messages import LOGS, Encoding
-from penstock.collector.delivery.core import Take
+from penstock.collector.delivery.core import Delivery, Take
+from penstock.collector.delivery.ordered_queue import Limits
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.errors import SpoolFailedError
 from penstock.collector.ledger import Ledger
@@ -55,6 +56,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.found: list[Any] = []
+        self.delivery = Delivery(Limits(), jitter=lambda: 0)
 
     def handle(self, event: Take) -> None:
         batch = event.records

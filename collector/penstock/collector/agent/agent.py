@@ -345,7 +345,8 @@ class Agent:
                 part.cancel()
         await self._engine.settle()
         failpoints.passed("drain_ended")
-        await self._checkpointer.save()
+        # A full spool needs no room any more: what it holds back is made again after the start.
+        await self._checkpointer.save(lets_go=False)
         await self._engine.close()
         held = self._held()
         self._log.info("collector_stopped", held=held)

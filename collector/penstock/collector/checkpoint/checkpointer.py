@@ -140,14 +140,18 @@ class Checkpointer:
             await asyncio.sleep(interval_s())
             await self.save()
 
-    async def save(self) -> bool:
+    async def save(self, *, lets_go: bool = True) -> bool:
         """Write the checkpoint; then, and only then, give back what it has passed.
+
+        Args:
+            lets_go: Whether a spool that lacks room is held back no more.
 
         Returns:
             Whether what is known now is durable.
         """
         async with self._saving:
-            self._let_go_of_full_spools()
+            if lets_go:
+                self._let_go_of_full_spools()
             self.settle_routing()
             at = self._revisions()
             if at == self._saved_at:  # what thousands of idle files are need not be asked again
@@ -208,10 +212,11 @@ class Checkpointer:
             await asyncio.to_thread(self._reserve.make)
 
     def _let_go_of_full_spools(self) -> None:
-        """Hold nothing back in a spool that runs full: what transforms give out needs its room."""
+        """Hold nothing back in a spool that lacks room: what transforms give out needs it."""
         for spool in self._spools.both:
             journal = spool.journal
-            if journal.used_bytes * HELD_SHARE < journal.bytes_max:
+            is_full = journal.used_bytes * HELD_SHARE >= journal.bytes_max
+            if not (is_full or journal.lacks_space):
                 continue
             held = self._delivery.held_at(spool.origin)
             if held is not None and self._delivery.let_go(spool.origin):
@@ -220,7 +225,8 @@ class Checkpointer:
                     "holds_let_go",
                     spool=spool.origin,
                     position=held,
-                    reason="the spool is half full: a kill loses records that transforms hold",
+                    reason=f"the {'spool is half' if is_full else 'disk is'} full: "
+                    "a kill loses records that transforms hold",
                 )
 
     def _revisions(self) -> tuple[Any, ...]:

@@ -402,6 +402,7 @@ class Engine:
         await self.drops.offer()
         for journal in self.journals:
             await journal.commit()
+        await self.spools.settle()
         await asyncio.sleep(0)  # what waited for that runs first
         self._created.give_up()
         for reader in self._readers:

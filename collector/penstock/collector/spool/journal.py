@@ -63,6 +63,7 @@ class Journal:
     Attributes:
         failure: Why the disk did not do something; empty once it does.
         failures: Number of failed writes.
+        lacks_space: The disk was full when something was written last.
         wants_room: Something failed since the last commit: what could not be given back is tried
             again, and any room counts.
         commits: Groups that were made durable.
@@ -97,7 +98,7 @@ class Journal:
         self._synced = 0  # the thread's own: what it wrote may be promised when the loop runs again
         self.failure = ""
         self.failures = 0
-        self.wants_room = False
+        self.wants_room = self.lacks_space = False
         self._refused_bytes = 0  # of the last group, if it could not be written
         self.commits = 0
 
@@ -175,9 +176,16 @@ class Journal:
                 await self.commit()
 
     async def commit(self) -> None:
-        """Write and sync everything offered so far; on return nothing of it is on its way."""
+        """Write and sync everything offered so far; on return nothing of it is on its way.
+
+        That holds for who is cancelled here, too: each offer is answered.
+        """
         async with self._committing:
-            await self._commit()
+            committing = asyncio.ensure_future(self._commit())
+            try:
+                await asyncio.shield(committing)
+            finally:
+                await asyncio.wait([committing])
 
     async def _commit(self) -> None:
         self._wake.clear()
@@ -192,7 +200,8 @@ class Journal:
             return
         finally:
             self._waiting_bytes -= sum(entry.size for entry, _ in group)
-        self.failure, self.wants_room, self._refused_bytes = "", False, 0
+        self.failure, self._refused_bytes = "", 0
+        self.wants_room = self.lacks_space = False
         self.commits += 1
         self._promised = first + len(group)
         for offset, (_, future) in enumerate(group, first):
@@ -235,7 +244,7 @@ class Journal:
             return error.errno in NO_SPACE
         except LogdError:  # the log cannot be opened again
             return False
-        self.failure, self._refused_bytes = "", 0
+        self.failure, self._refused_bytes, self.lacks_space = "", 0, False
         return True
 
     async def first_segment_end(self) -> int | None:
@@ -271,6 +280,8 @@ class Journal:
 
     def _failed(self, error: Exception) -> None:
         self.failure, self.wants_room = str(error), True
+        cause = error.__cause__ or error
+        self.lacks_space = isinstance(cause, OSError) and cause.errno in NO_SPACE
         self.failures += 1
         self._wake.set()  # `run` looks at the disk from now on
 

@@ -316,6 +316,8 @@ class Spools:
 
     bulk: Spool
     urgent: Spool
+    _apart: set[asyncio.Future[int]] = field(default_factory=set, init=False)
+    """Of the units on their way into both spools."""
 
     @property
     def both(self) -> tuple[Spool, Spool]:
@@ -347,7 +349,16 @@ class Spools:
         futures = [await self._of(part).put(part, wait=False) for part in parts]
         if len(parts) == 1:
             return futures[0]
-        return _all_of([future for future in futures if future is not None])
+        whole = _all_of([future for future in futures if future is not None])
+        if whole is not None:
+            self._apart.add(whole)
+            whole.add_done_callback(self._apart.discard)
+        return whole
+
+    async def settle(self) -> None:
+        """Return once the future of each unit is done whose parts the spools have written."""
+        while self._apart:
+            await asyncio.wait(self._apart)
 
     def _full(self, parts: list[Unit]) -> "_Lack | None":
         """Return the first part that has no room."""

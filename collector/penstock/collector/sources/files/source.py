@@ -176,8 +176,7 @@ class FileSource(Source):
             self._search.close()
             self._watcher.close()
             for tail in self._tails.values():
-                with contextlib.suppress(OSError):
-                    tail.mark(tail.lines.position)  # its position moves up to there without it
+                self._mark(tail, tail.lines.position)  # its position moves up to there without it
                 tail.close()
 
     async def poll(self) -> bool:
@@ -216,8 +215,14 @@ class FileSource(Source):
         delivery = self._sender.delivery
         for tail in self._tails.values():
             tail.state.position = delivery.passed(tail.state.origin)
+            self._mark(tail, tail.state.position)
+
+    def _mark(self, tail: Tail, position: int) -> None:
+        """Know the file by what is before a position, unless more of it was read before a kill."""
+        noted = self._sender.delivery.noted(tail.state.origin)
+        if position >= max(noted.values(), default=0):
             with contextlib.suppress(OSError):
-                tail.mark(tail.state.position)
+                tail.mark(position)
 
     def hand_over(self) -> None:
         """Leave what is known of the files to the source that comes next; all read is done."""
