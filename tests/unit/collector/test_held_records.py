@@ -1,6 +1,7 @@
 """Records that transforms hold keep the position of their origin back, and a kill loses none."""
 
 import asyncio
+import gzip
 import random
 from collections import Counter
 from pathlib import Path
@@ -403,6 +404,37 @@ async def test_a_source_that_is_exchanged_goes_on_where_it_was(tmp_path: Path) -
         assert await position(collector) == 0
         await window_over(collector, records=1)
         assert collector.bodies == ["1,2"]
+
+
+async def test_a_kill_loses_nothing_held_of_a_file_that_was_compressed(tmp_path: Path) -> None:
+    """It was set aside for another one, and all of it had been read."""
+    section = {
+        "type": "file", "include": [f"{tmp_path}/files/*.log"], "service": "app",
+        "rotate_wait_s": 0,
+    }  # fmt: skip
+    collector = collector_of(
+        tmp_path, sources=[section], transforms={"slow": SLOW}, descriptors={"max_files": 1}
+    )
+    path = collector.files / "a.log"
+    async with collector:
+        path.write_text("1\n2\n")
+        await collector.poll()
+        (collector.files / "b.log").write_text("3\n")
+        await collector.poll()
+        (source,) = collector.sources.file_sources
+        assert [tail.set_aside for tail in source.tails] == [True, False]
+        path.with_name("a.log.1.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        for _ in range(3):
+            await collector.poll()
+            collector.clock.advance(60)
+        assert [*(await collector.positions()).values()] == [0, 0]
+    async with collector:
+        await collector.poll()
+        collector.clock.advance(60)
+        await collector.poll()
+        await collector.stop()
+    assert sorted(",".join(made(collector, "slow")).split(",")) == ["1", "2", "3"]
 
 
 async def test_a_file_is_removed_when_nothing_of_it_is_held(tmp_path: Path) -> None:

@@ -104,6 +104,12 @@ class Pipeline:
         read = self._sender.delivery.reached()
         return {origin: max(at, self._ends.get(origin, 0)) for origin, at in read.items()}
 
+    def forget(self, origin: str) -> None:
+        """Know no more of an origin that is read to its end and done."""
+        self._sender.delivery.forget(origin)
+        self.taking.pop(origin, None)
+        self._ends.pop(origin, None)
+
     async def take_unit(self, origin: str, offset: int, unit: Unit) -> None:
         """Take a spooled unit apart and hand over its records."""
         decoded = decode_records(unit, self._resource)

@@ -285,6 +285,8 @@ class Search:
         complain: Says once that something cannot be read.
         log: A structlog logger.
         descriptors: Budget of open files.
+        is_held: Whether transforms hold records of an origin: its file is followed to its end even
+            where all of it was read.
     """
 
     def __init__(
@@ -294,8 +296,11 @@ class Search:
         complain: Callable[[str, OSError], None],
         log: Any,
         descriptors: Descriptors,
+        *,
+        is_held: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._descriptors = descriptors
+        self._is_held = is_held
         self._section = section
         self._note = note
         self._complain = complain
@@ -475,7 +480,7 @@ class Search:
         )
 
     def _read_on(self, state: FileState, look: Look) -> Tail | None:
-        if look.length == state.position:
+        if look.length == state.position and not self._is_held(state.origin):
             self._taken.add(look.stamp)
             self._log.info("rotated_file_finished", path=state.path)
             return None

@@ -147,7 +147,14 @@ class FileSource(Source):
             self._containers.append(
                 Containers(section.docker, source=self.name, note=self._note, clock=clock)
             )
-        self._search = Search(section, self._note, self._complain, self._log, descriptors)
+        self._search = Search(
+            section,
+            self._note,
+            self._complain,
+            self._log,
+            descriptors,
+            is_held=lambda origin: sender.delivery.held_at(origin) is not None,
+        )
         self._watcher = Watcher(self._wake.set, self._log)
 
     @override
@@ -309,7 +316,7 @@ class FileSource(Source):
         for state in self._generations.waiting:
             if state.source == self.name and not self._patterns.name(state.path):
                 self._generations.forget(state)
-                self._sender.delivery.forget(state.origin)
+                self._pipeline.forget(state.origin)
                 self._note("files_not_named")
                 self._log.warning(
                     "file_unmatched",
@@ -525,7 +532,7 @@ class FileSource(Source):
         ]
         for state, tail in decided:
             if tail is None:
-                self._sender.delivery.forget(state.origin)
+                self._pipeline.forget(state.origin)
             else:
                 self._follow(tail)
         return more
@@ -768,7 +775,7 @@ class FileSource(Source):
         origin = tail.state.origin
         if self._sender.delivery.cursor(origin) >= tail.lines.position:
             self._log.info("rotated_file_finished", path=tail.state.path)
-            self._sender.delivery.forget(origin)
+            self._pipeline.forget(origin)
             tail.close()
             del self._tails[tail.key]
 
@@ -801,5 +808,5 @@ class FileSource(Source):
         delivery = self._sender.delivery
         for origin, position in list(self._retiring.items()):
             if delivery.passed(origin) >= position:
-                delivery.forget(origin)
+                self._pipeline.forget(origin)
                 del self._retiring[origin]
