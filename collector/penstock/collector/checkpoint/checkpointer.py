@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.base.uncancelled import uncancelled
 from penstock.collector import failpoints
 from penstock.collector.checkpoint.state import SPOOL_ORIGIN, SPOOL_ORIGINS, URGENT_ORIGIN, State
 from penstock.collector.delivery.core import Delivery
@@ -185,7 +186,7 @@ class Checkpointer:
     async def _write(self, state: State, document: dict[str, Any]) -> OSError | None:
         failpoints.passed("checkpoint_before_write")
         try:
-            await asyncio.to_thread(self._checkpoint.save, document)
+            await uncancelled(asyncio.to_thread(self._checkpoint.save, document))
         except OSError as error:
             return error
         failpoints.passed("checkpoint_after_write")

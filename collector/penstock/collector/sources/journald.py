@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
+from penstock.base.uncancelled import uncancelled
 from penstock.collector.decode.journald import cursor_of
 from penstock.collector.limits import JOURNAL_ENTRY_BYTES_MAX, READ_BYTES
 from penstock.collector.sources.line_framing import Line, LineCutter
@@ -123,7 +124,7 @@ class JournaldSource(Source):
 
     async def _save(self, cursor: str) -> None:
         try:
-            await asyncio.to_thread(self._checkpoint.save, {"cursor": cursor})
+            await uncancelled(asyncio.to_thread(self._checkpoint.save, {"cursor": cursor}))
         except OSError as error:
             self._spool_writer.log.warning("cursor_write_failed", error=error.strerror)
         self._cursor = cursor

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 from typing_extensions import override
 
+from penstock.base.uncancelled import uncancelled
 from penstock.collector.decode.formats.kubernetes_events import event_line
 from penstock.collector.sources.containers.kubernetes_api import (
     Changes,
@@ -194,7 +195,8 @@ class KubernetesEventsSource(Source):
         self._versions[namespace] = version
         async with self._saving:  # each namespace saves, and the file is one
             try:
-                await asyncio.to_thread(self._checkpoint.save, {"versions": {**self._versions}})
+                document = {"versions": {**self._versions}}
+                await uncancelled(asyncio.to_thread(self._checkpoint.save, document))
             except OSError as error:
                 self._spool_writer.log.warning("position_write_failed", error=error.strerror)
 

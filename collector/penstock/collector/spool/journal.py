@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from penstock.base.uncancelled import uncancelled
 from penstock.collector import failpoints
 from penstock.collector.errors import SpoolFailedError, SpoolFullError, UndecodableError
 from penstock.logd.errors import NO_SPACE, CorruptFrameError, LogdError
@@ -181,11 +182,7 @@ class Journal:
         That holds for who is cancelled here, too: each offer is answered.
         """
         async with self._committing:
-            committing = asyncio.ensure_future(self._commit())
-            try:
-                await asyncio.shield(committing)
-            finally:
-                await asyncio.wait([committing])
+            await uncancelled(self._commit())
 
     async def _commit(self) -> None:
         self._wake.clear()

@@ -1,5 +1,6 @@
-"""A stop while a spool takes nothing: the next start makes again what was held."""
+"""What a stop leaves to the next start: records that transforms hold, and a whole checkpoint."""
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ import orjson
 import pytest
 
 from penstock.collector.agent.agent import Agent
+from penstock.logd.storage import Checkpoint
 from tests.support.collector import log_line
 from tests.support.collector_agent import RunningAgent, TestLog, config_of, running
 from tests.support.failing_disk import FailingDisk
+from tests.support.waiting import wait_until_async
 
 EVENT = orjson.dumps(
     {
@@ -68,3 +71,26 @@ async def test_a_spool_that_is_half_full_holds_records_back_at_the_end(tmp_path:
         spool={"max_bytes": 1 << 20},
     )  # fmt: skip
     assert [record["body"][:8] for record in found] == ["number 0"]
+
+
+async def test_a_checkpoint_that_is_being_written_is_not_written_over_by_the_last_one(
+    tmp_path: Path,
+) -> None:
+    disk, log, stop = FailingDisk(), TestLog(), asyncio.Event()
+    config = config_of(tmp_path, checkpoint_interval_s=0.05)
+    agent = Agent(config, Path("collector.yaml"), disk=disk, make_publisher=log.publisher)
+    collector = RunningAgent(tmp_path)
+    task = asyncio.ensure_future(agent.run(stop))
+    await wait_until_async((tmp_path / "app.sock").exists)
+    assert "ack" in await collector.send(log_line(1))
+    with disk.holds("write", name="checkpoint.tmp", once=True) as write:
+        await collector.send(log_line(2))
+        await wait_until_async(write.reached.is_set)
+        await collector.send(log_line(3))
+        await wait_until_async(lambda: len(log.records) == 3)
+        stop.set()
+        await asyncio.wait([task], timeout=0.5)
+        write.go_on.set()
+    await task
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert (Checkpoint(tmp_path / "data/checkpoint").load() or {})["cursor"] == 3
