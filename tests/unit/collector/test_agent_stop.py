@@ -27,7 +27,6 @@ HELD = {"type": "reduce", "inputs": ["app"], "key": "kind", "window_s": 600}
 
 async def aggregated(collector: RunningAgent, number: int) -> None:
     """Return when transforms have taken so many records."""
-
     await collector.wait_for_status(
         lambda status: (
             status["info"]["reconciliation"].get("app", {}).get("aggregated", 0) == number
