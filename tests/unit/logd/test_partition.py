@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
+from penstock.base.clock import SystemClock
 from penstock.logd.api.operations import Fetch
 from penstock.logd.api.reading import FetchReading
 from penstock.logd.api.server import ResponseSlot
+from penstock.logd.compaction.cleaner import Pace
 from penstock.logd.errors import CorruptError, LogFailedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.envelope import BatchPayload, encode_batch
 from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.streams import Stream, StreamConfig
+from penstock.logd.partition.log_writer import LogCommand
 from penstock.logd.partition.partition import Partition
 from penstock.logd.partition.producer_snapshot import ProducerSnapshot
 from penstock.logd.storage import EpochFile
@@ -190,3 +193,45 @@ async def test_a_stream_that_closes_waits_for_what_is_being_written_down_and_kee
 def written_offset(directory: Path) -> int:
     memory = ProducerSnapshot.load(directory)
     return memory.offset if memory else -1
+
+
+async def test_a_stream_that_closes_while_its_dedup_state_is_rebuilt_writes_no_part_of_it(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    partition = await open_partition(tmp_path / "0", disk=disk)
+    partition.take([batch(0, 1)])
+    await partition.wait_drained()
+    with disk.holds("read", name="*.log") as held:
+        rebuilding = asyncio.create_task(partition.remember_anew())
+        assert await asyncio.to_thread(held.reached.wait, 30)
+        rebuilding.cancel()  # as the end of its node does
+        await asyncio.wait({rebuilding})
+        await finish(partition)
+    again = await open_partition(tmp_path / "0")
+    assert (again.log.end_offset, last_sequence(again)) == (1, 1)
+    await finish(again)
+
+
+async def test_a_snapshot_that_is_wanted_while_the_dedup_state_is_rebuilt_has_all_of_it(
+    tmp_path: Path,
+) -> None:
+    disk = FailingDisk()
+    partition = await open_partition(tmp_path / "0", disk=disk)
+    for number in range(3):
+        partition.take([batch(number, number + 1)])
+        await partition.wait_drained()
+        partition.writer.submit(LogCommand.SEAL)
+    await wait_until_async(lambda: partition.log.segment_count == 4)
+    pace = Pace(1 << 40, SystemClock(), wait=lambda _: None, stopped=lambda: False)
+    with disk.holds("read", name="*.log") as held:
+        rebuilding = asyncio.create_task(partition.remember_anew())
+        assert await asyncio.to_thread(held.reached.wait, 30)
+        partition.compaction_scheduler.work(pace)  # it wants one before it merges the segments
+        await asyncio.sleep(0)  # the event loop hears of that
+    await rebuilding
+    await wait_until_async(lambda: written_offset(tmp_path / "0") == 3)
+    memory = ProducerSnapshot.load(tmp_path / "0")
+    assert memory
+    assert memory.producers[0] == [PRODUCER]
+    await finish(partition)

@@ -465,6 +465,7 @@ class Partition:
         await asyncio.to_thread(self._snapshotter.discard, self.log.end_offset)
         committed = self.high_watermark + 1
         await asyncio.to_thread(remember_anew, self.intake, self.log, now_ns, committed)
+        self._snapshotter.rebuilt()
 
     @property
     def is_forgetful(self) -> bool:

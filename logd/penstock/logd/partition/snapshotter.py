@@ -62,7 +62,7 @@ class Snapshotter:
         self._again = False
         self._installed = False
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._rebuilding = False
         self._cuts = self._cuts_then = 0
 
     def installed(self) -> None:
@@ -74,9 +74,9 @@ class Snapshotter:
         """Write a snapshot of the current state; soon, if an earlier one is being written.
 
         Of committed records only: others may be cut off again, and a file that has what the
-        log does not have is of no use.
+        log does not have is of no use. While the state is rebuilt only a part of it is there.
         """
-        if self._under_way:
+        if self._under_way or self._rebuilding:
             self._again = True
             return
         self._under_way = True
@@ -92,10 +92,16 @@ class Snapshotter:
     def forget(self) -> None:
         """The log was cut: what is to be written down may speak of records that are gone.
 
-        `discard` must follow, for what has been written.
+        `discard` must follow, for what has been written. Nothing is written before `rebuilt`.
         """
+        self._rebuilding = True
         self._cuts += 1
         self._saved_offset = -1
+
+    def rebuilt(self) -> None:
+        """The state has been rebuilt from the log as it is now: write it if that was wanted."""
+        self._rebuilding = False
+        self._want_again()
 
     def discard(self, end_offset: int) -> None:
         """Remove what was written down beyond where the log ends now. On any thread.
@@ -117,13 +123,15 @@ class Snapshotter:
         """Write nothing any more; waits for what is being written. On any thread.
 
         Args:
-            write: But the current state; all of it is durable.
+            write: But the current state; all of it is durable. One that is only partly rebuilt
+                is not written: a start would take it for whole, and not read the log.
         """
         with self._lock:
             self._closed = True
             # A repeat is not stored, and yet its producer was seen.
             nothing_came = not self._intake.counts.received
-            if write and not (nothing_came and self._intake.next_offset == self._saved_offset):
+            is_saved = nothing_came and self._intake.next_offset == self._saved_offset
+            if write and not self._rebuilding and not is_saved:
                 self._save(ProducerSnapshot.of(self._intake))
 
     def _write(self, memory: ProducerSnapshot, cuts: int) -> bool:
@@ -144,6 +152,9 @@ class Snapshotter:
             self._report(memory)
         elif self._intake.dedup.unsaved and not self._closed:
             asyncio.get_running_loop().call_later(_RETRY_S, self.want)
+        self._want_again()
+
+    def _want_again(self) -> None:
         if self._again:
             self._again = False
             self.want()
