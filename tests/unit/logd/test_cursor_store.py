@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.logd.format.acks import Nack
@@ -98,6 +99,20 @@ async def test_cursors_of_a_stream_that_is_no_more_are_forgotten(tmp_path: Path)
         await commit(cursors)
     async with store(tmp_path) as (cursors, _):
         assert cursors.get(KEY)[0]["current"] is True
+
+
+async def test_cursors_that_the_disk_does_not_give_end_no_node_and_are_forgotten_later(
+    tmp_path: Path,
+) -> None:
+    async with store(tmp_path) as (cursors, _):
+        await commit(cursors)
+    disk = FailingDisk()
+    async with one_node(tmp_path, LOGS, context=make_context(disk=disk)) as node:
+        with disk.fails("read", name=OF_CURSORS), capture_logs() as logs:
+            await node.engine.streams.delete("logs")
+            await wait_until_async(lambda: [one for one in logs if "not deleted" in one["event"]])
+        cursors = await node.engine.cursors.ready()
+        await wait_until_async(lambda: cursors.get(KEY) == [], what="it is forgotten")
 
 
 async def test_cursors_that_cannot_be_read_are_never_taken_for_none(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ import structlog
 from penstock.logd.cluster.controller_client import ControllerClient, make_internal
 from penstock.logd.cluster.replica import ReplicaRunner
 from penstock.logd.cluster.replica_manager import ReplicaManager
-from penstock.logd.errors import NotOpenError, RefusedError, UnavailableError, not_here
+from penstock.logd.errors import (
+    LogdError,
+    NotOpenError,
+    RefusedError,
+    UnavailableError,
+    not_here,
+)
 from penstock.logd.metadata.records import Group, PartitionKey
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.partition.cursors import CURSORS_STREAM, CursorStore, Extent
@@ -119,7 +125,7 @@ class ClusterCursors:
                     async with self._starting:
                         store = await self._of(replica)
                     await store.forget_stale()
-            except UnavailableError as error:  # perhaps another node keeps them from now on
+            except (LogdError, OSError) as error:  # another node keeps them, or the disk failed
                 _log.info("cursors of a deleted stream are not deleted yet", reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
                 deleted.set()
