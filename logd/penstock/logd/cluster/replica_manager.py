@@ -232,10 +232,16 @@ class _Replicas(Protocol):
 
 
 class FailedLogReopener:
-    """Reopener of the failed logs of one node. Used on the event loop."""
+    """Reopener of the failed logs of one node. Used on the event loop.
 
-    def __init__(self, replicas: _Replicas) -> None:
+    Args:
+        replicas: Opens them.
+        wait_s: Seconds after a log has failed, or was last opened again.
+    """
+
+    def __init__(self, replicas: _Replicas, *, wait_s: float = _WAIT_S) -> None:
         self._replicas = replicas
+        self._wait_s = wait_s
         self._since_s: dict[PartitionKey, float] = {}
 
     async def look(self, failed: Iterable[ReplicaRunner]) -> int:
@@ -245,13 +251,13 @@ class FailedLogReopener:
         for replica in failed:
             place = replica.place
             since_s = self._since_s[place] = before.get(place, now_s)
-            if now_s - since_s >= _WAIT_S:
+            if now_s - since_s >= self._wait_s:
                 self._since_s[place] = now_s
                 opened += await self._revive(replica)
         return opened
 
     async def _revive(self, replica: ReplicaRunner) -> bool:
-        with suppress(OSError, UnavailableError):
+        with suppress(OSError, LogdError):  # what it wants now its reason says
             free = await asyncio.to_thread(replica.log.disk.available_bytes, replica.log.directory)
             if free >= REOPEN_FREE_BYTES_MIN:
                 await self._replicas.reopen(replica.place)
@@ -715,6 +721,7 @@ class ReplicaManager:
         self._opening = 0
         self._without_files: dict[Place, str] = {}
         self._without_space: dict[Place, str] = {}
+        self._to_reopen: set[Place] = set()
         self._offline: dict[Place, OfflinePartition] = {}
         context = self._context = make_context(self)
         self.node, self.masters = context.node, context.masters
@@ -878,16 +885,9 @@ class ReplicaManager:
             NotOpenError: It still cannot be opened.
             RefusedError: Nor will it be as long as nothing is changed, such as `WRONG_KEY`.
         """
-        replica, failed = self.at(place), None
-        if replica is not None and replica.partition.failure:
-            failed = replica.partition
-            self._forget(replica)
-            await finish(replica)
-        self.problems.pop(place, None)
-        self._touch(place)
+        self._to_reopen.add(place)  # the reconciler does it, though the caller may go meanwhile
+        self._reconciler.touch(place)
         await self._reconciler.settled(place)
-        if failed is not None and (again := self.at(place)) is not None:
-            again.partition.count_on(failed)
         if problem := self.problems.get(place):
             where = f"partition {place.partition} of stream {place.stream!r}"
             message = f"{where} cannot be opened: {problem}"
@@ -1091,7 +1091,8 @@ class ReplicaManager:
 
     async def _bring_about(self, place: Place) -> None:
         record, replica = self._record(place), self.at(place)
-        if replica is not None and not self._is_as_wanted(place):
+        failed = self._failed_to_reopen(place)
+        if replica is not None and (failed is not None or not self._is_as_wanted(place)):
             self._forget(replica)
             if record is None or not _is_of(replica, record[0]):
                 self.resignations.pop(replica.key, None)  # no node asks about that stream again
@@ -1102,8 +1103,19 @@ class ReplicaManager:
             return
         if self._is_to_hold(*record):
             await self._open(place, record[0])
+            if failed is not None and (again := self.at(place)) is not None:
+                again.partition.count_on(failed)
         elif self.node in record[1].holders or not record[0].is_open:
             await self._remove(place, record[0])
+
+    def _failed_to_reopen(self, place: Place) -> Partition | None:
+        """Begin what `reopen` asks; the partition whose log has failed, if it is open."""
+        if place not in self._to_reopen:
+            return None
+        self._to_reopen.discard(place)
+        self.problems.pop(place, None)
+        replica = self.at(place)
+        return replica.partition if replica is not None and replica.partition.failure else None
 
     async def _open(self, place: Place, record: StreamRecord) -> None:
         if place in self._places or place in self.problems:

@@ -3,6 +3,7 @@
 The log and its files are real; the cluster is a state that the test writes.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,8 +17,12 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.logd.cluster.replica import ReplicaRunner
-from penstock.logd.cluster.replica_manager import NatsReachability, ReplicaManager
-from penstock.logd.errors import NotOpenError
+from penstock.logd.cluster.replica_manager import (
+    FailedLogReopener,
+    NatsReachability,
+    ReplicaManager,
+)
+from penstock.logd.errors import NotOpenError, RefusedError
 from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
@@ -201,3 +206,34 @@ async def test_publishers_are_refused_by_what_could_not_be_opened_if_no_other_no
         await node.reopen(PLACE)
         assert node.offline_partitions() == []
         assert node.link.subjects == []
+
+
+async def test_a_replica_is_opened_again_though_the_caller_has_gone(tmp_path: Path) -> None:
+    async with node_with(tmp_path, led()) as node:
+        replica = await leading(node)
+        replica.partition.publish_queue.skipped = 7
+        replica.partition.fail("the disk failed")
+        asking = asyncio.create_task(node.reopen(PLACE))
+        await asyncio.sleep(0)  # it begins
+        asking.cancel()  # as a connection that ends cancels what it has asked for
+        await asyncio.wait({asking})
+        again = await opened(node, besides=replica)
+        assert not again.partition.failure
+        assert again.partition.publish_queue.skipped == 7, "it goes on with the counts"
+
+
+async def test_a_log_that_is_refused_when_it_is_opened_again_is_left_to_the_operator() -> None:
+    class Refusing:
+        tries = 0
+
+        async def reopen(self, place: Place) -> None:
+            self.tries += 1
+            raise RefusedError("TOO_MANY_STREAMS", f"{place}: too few open files")
+
+    replicas = Refusing()
+    disk = SimpleNamespace(available_bytes=lambda _: 1 << 40)
+    failed: Any = SimpleNamespace(place=PLACE, log=SimpleNamespace(disk=disk, directory="/x"))
+    reopener = FailedLogReopener(replicas, wait_s=0)
+    assert await reopener.look([failed]) == 0
+    assert await reopener.look([failed]) == 0
+    assert replicas.tries == 2
