@@ -9,6 +9,7 @@ everything that was acked. What the state does not speak of is left alone. 0.1.0
 `held-<n>` beside the log, where it was lost with it; one that is there counts.
 """
 
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ class ReplicaDirectories:
         self.data_dir = data_dir
         self._streams, self._trash = data_dir / "streams", data_dir / "trash"
         self._held = data_dir / HELD_NAME
+        self._removing = threading.Lock()
         for directory in (self._streams, self._trash, self._held):
             directory.mkdir(exist_ok=True)
         empty(self._trash)
@@ -52,12 +54,13 @@ class ReplicaDirectories:
             OSError: The disk failed.
         """
         directory, mark, former_mark = self._paths(stream, number)
-        if directory.is_dir():
-            rename(directory, self._trash / f"{directory.parent.name}-{number}")
-        mark.unlink(missing_ok=True)
-        former_mark.unlink(missing_ok=True)
-        if directory.parent.is_dir() and not any(directory.parent.iterdir()):
-            directory.parent.rmdir()
+        with self._removing:  # or another partition's thread removes the parent on the way
+            if directory.is_dir():
+                rename(directory, self._trash / f"{directory.parent.name}-{number}")
+            mark.unlink(missing_ok=True)
+            former_mark.unlink(missing_ok=True)
+            if directory.parent.is_dir() and not any(directory.parent.iterdir()):
+                directory.parent.rmdir()
         empty(self._trash)
 
     def claim(self, name: str, incarnation: str) -> Path | None:

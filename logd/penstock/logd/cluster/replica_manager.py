@@ -721,6 +721,7 @@ class ReplicaManager:
         self._opening = 0
         self._without_files: dict[Place, str] = {}
         self._without_space: dict[Place, str] = {}
+        self._not_removed: dict[Place, str] = {}
         self._to_reopen: set[Place] = set()
         self._offline: dict[Place, OfflinePartition] = {}
         context = self._context = make_context(self)
@@ -841,6 +842,7 @@ class ReplicaManager:
             self.revived += await reviving.look(self._look_at_replicas())
             await self._retry_without_space()
             self._retry_without_files()
+            self._retry_removals()
 
     def _look_at_replicas(self) -> list[ReplicaRunner]:
         """Look at those that have something to be noted; those whose disk was full."""
@@ -1216,13 +1218,29 @@ class ReplicaManager:
                     await self.reopen(place)
                     self.revived += 1
 
+    def _retry_removals(self) -> None:
+        """Remove data that the disk did not let go before."""
+        for place in [*self._not_removed]:
+            if self._is_as_wanted(place):
+                del self._not_removed[place]
+            else:
+                self._reconciler.touch(place)
+
     async def _has_space(self) -> bool:
         disk, directory = self._context.disk, self._replica_directories.data_dir
         return await asyncio.to_thread(disk.available_bytes, directory) >= REOPEN_FREE_BYTES_MIN
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""
-        await asyncio.to_thread(self._replica_directories.remove, record, place.partition)
+        try:
+            await asyncio.to_thread(self._replica_directories.remove, record, place.partition)
+        except OSError as error:  # until then its node counts as having it
+            if self._not_removed.get(place) != str(error):  # else it is in the log already
+                self._not_removed[place] = str(error)
+                _log.error("data not removed", stream=place.stream, partition=place.partition,
+                           reason=str(error))  # fmt: skip
+            return
+        self._not_removed.pop(place, None)
         self.problems.pop(place, None)
         gone = DataGone(
             node=self.node,

@@ -1,13 +1,22 @@
-"""What a node keeps in memory of a stream that is deleted."""
+"""What a node keeps of a stream that is deleted, in memory and on disk."""
 
 import asyncio
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
+
+from penstock.logd.cluster.directories import ReplicaDirectories
+from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import StreamConfig
-from tests.support.one_node import one_node
+from tests.support.one_node import OneNode, one_node
 from tests.support.waiting import wait_until_async
+from tests.unit.logd.cluster.test_node_replicas import RECORD
 
 LOGS = StreamConfig(name="logs", subject="t.>")
 
@@ -31,3 +40,43 @@ def test_a_deleted_stream_is_freed_though_its_node_began_with_it(tmp_path: Path)
         asyncio.run(main())
     finally:
         gc.unfreeze()
+
+
+async def test_data_that_could_not_be_removed_is_removed_when_the_disk_lets_it(
+    tmp_path: Path,
+) -> None:
+    async with one_node(tmp_path, LOGS) as node:
+        (directory,) = (tmp_path / "streams").glob("logs-*")
+        obstacle = tmp_path / "trash" / f"{directory.name}-0"
+        obstacle.touch()  # no directory can have the name of a file
+        with capture_logs() as logs:
+            await node.engine.streams.delete("logs")
+            await wait_until_async(lambda: "data not removed" in [one["event"] for one in logs])
+        with pytest.raises(RefusedError, match="its data is not yet gone"):
+            await node.create(LOGS)
+        obstacle.unlink()
+        await wait_until_async(lambda: not directory.exists(), what="the data is gone")
+        async with asyncio.timeout(20):
+            while not await is_made(node):  # noqa: ASYNC110 - only making it tells
+                await asyncio.sleep(0.02)
+
+
+async def is_made(node: OneNode) -> bool:
+    """Make the stream, unless its name is not free yet."""
+    try:
+        await node.create(LOGS)
+    except RefusedError:
+        return False
+    return True
+
+
+def test_partitions_of_a_stream_are_removed_at_the_same_time(tmp_path: Path) -> None:
+    partitions = range(8)
+    directories = ReplicaDirectories(tmp_path)
+    with ThreadPoolExecutor(len(partitions)) as threads:
+        for number in range(30):
+            stream = structs.replace(RECORD, incarnation=str(number))
+            for partition in partitions:
+                directories.prepare(stream, partition)
+            list(threads.map(partial(directories.remove, stream), partitions))
+    assert list((tmp_path / "streams").iterdir()) == []
