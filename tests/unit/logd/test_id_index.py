@@ -120,6 +120,29 @@ def test_the_index_goes_on_where_it_was_and_a_torn_end_is_made_again(log: Commit
     assert again.size_bytes == path.stat().st_size == whole
 
 
+def test_what_a_failed_write_has_left_hides_no_record(log: CommitLog) -> None:
+    index = IdIndex(log, stretch_bytes=4000)
+    index.extend(100, bytes_max=1 << 20)
+    with (log.directory / NAME).open("ab") as file:
+        file.write(bytes(500))  # of a filter, before the disk was full
+    index.extend(200, bytes_max=1 << 20)
+    for number in range(200):
+        ranges = index.candidates([id_of(number)], 0, 200)
+        assert any(first <= number < upto for first, upto in ranges), number
+    again = IdIndex(log, stretch_bytes=4000)
+    assert again.size_bytes == index.size_bytes
+
+
+def test_an_index_whose_file_was_deleted_hides_no_record(log: CommitLog) -> None:
+    index = indexed(log)
+    (log.directory / NAME).unlink()
+    index.drop(lambda _: True)
+    index.extend(200, bytes_max=10_000)
+    for number in range(200):
+        ranges = index.candidates([id_of(number)], 0, 200)
+        assert any(first <= number < upto for first, upto in ranges), number
+
+
 def test_filters_of_records_that_were_cut_off_do_not_count(log: CommitLog) -> None:
     indexed(log)
     log.truncate_to(50)

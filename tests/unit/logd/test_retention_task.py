@@ -277,6 +277,23 @@ def test_what_was_to_be_deleted_before_a_cut_is_not_after_it(
     assert log.start_offset == 0
 
 
+def test_what_was_written_down_of_records_that_are_cut_off_counts_no_more(
+    log: CommitLog, clock: ManualClock
+) -> None:
+    fill(log, 3)
+    retention_task = make_retention_task(log, clock)
+    retention_task.leading = False
+    retention_task.snapshot_saved(12)  # that file is removed with the records of which it speaks
+    log.truncate_to(8)
+    retention_task.was_cut()
+    retention_task.delete_before(4)
+    assert retention_task.step(), "nothing is deleted before it is written down again"
+    assert log.start_offset == 0
+    retention_task.snapshot_saved(8)
+    assert not retention_task.step()
+    assert log.start_offset == 4
+
+
 def test_what_is_purged_goes_whatever_is_to_be_kept_the_active_segment_too(
     log: CommitLog, clock: ManualClock
 ) -> None:
@@ -300,6 +317,33 @@ def test_what_is_purged_goes_whatever_is_to_be_kept_the_active_segment_too(
     clock.now_ns += 60 * SECOND
     retention_task.step()
     assert log.start_offset == 11
+
+
+def test_a_purge_that_finds_no_room_to_seal_is_done_when_there_is_some(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    disk = FailingDisk()
+    log = CommitLog.open(tmp_path, LogConfig(), disk=disk, now_ns=clock.unix_ns)
+    fill(log, 1)
+    log.append(make_frames(log.end_offset, [b"x"] * 3))
+    log.sync()
+    retention_task = make_retention_task(log, clock)
+    retention_task.leading = False
+    retention_task.snapshot_saved(1 << 40)
+    with disk.fails("create", errno.ENOSPC):
+        retention_task.purge_before(log.end_offset)
+        for _ in range(3):
+            retention_task.step()
+            clock.now_ns += SECOND
+    assert (log.start_offset, log.end_offset) == (4, 7)
+    due_ns = retention_task.due_ns()
+    assert due_ns is not None
+    clock.now_ns = due_ns
+    for _ in range(2):
+        retention_task.step()
+        clock.now_ns += SECOND
+    assert log.start_offset == 7
+    assert retention_task.due_ns() is None, "nothing is left to be purged"
 
 
 def test_a_purge_waits_for_what_is_remembered_and_ends_with_a_cut(

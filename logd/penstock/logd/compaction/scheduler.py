@@ -138,8 +138,9 @@ class CompactionScheduler:
             self._due_ns = min(self._due_ns, self._clock.monotonic_ns())
 
     def was_cut(self, end_offset: int) -> None:
-        """The log ends there now: nothing beyond is in the dedup state. On any thread."""
-        self._snapshot_offset = min(self._snapshot_offset, end_offset)
+        """The log ends there now: a snapshot of more is no more. On any thread."""
+        if self._snapshot_offset > end_offset:
+            self._snapshot_offset = 0  # the file speaks of what is gone, and is removed
 
     def work(self, pace: Pace) -> None:
         """Do one thing that is due, and say when to come again.

@@ -173,6 +173,7 @@ class IdIndex:
         if self._size + len(encoded) > self._max_bytes:
             self._keep(self._stored[len(self._stored) // 2 + 1 :])
         with self._path.open("ab") as file:
+            file.truncate(self._size)  # a write that failed may have left a part of a filter
             file.write(encoded)
         header = decode_filter(memoryview(encoded))
         self._stored.append(_Stored(header, self._size))
@@ -189,6 +190,8 @@ class IdIndex:
         Raises:
             OSError: The disk failed.
         """
+        if self._length() < self._size:  # the file was deleted
+            self._stored, self._size = self._load()
         start, kept = self._log.start_offset, list[_Stored]()
         for stored in self._stored:
             if not is_valid(stored.header):
@@ -198,6 +201,13 @@ class IdIndex:
         was_cut = len(kept) < len(self._stored) and kept[-1:] != self._stored[-1:]
         if was_cut or 2 * len(kept) < len(self._stored):
             self._keep(kept)
+
+    def _length(self) -> int:
+        """Bytes that the file has on the disk."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def _keep(self, stored: list[_Stored]) -> None:
         data = self._path.read_bytes() if self._path.exists() else b""

@@ -66,12 +66,12 @@ class RetentionTask:
         self._snapshot_offset = 0
         self._goal = 0
         self._purge = 0
+        self._unsealed = False  # what is purged waits for room for the next segment
 
     def due_ns(self) -> int | None:
         """Return when work may be due, monotonic; None: never."""
-        if not self._decides and not (self._doomed and (self._goal or self._purge)):
-            return None
-        return self._due_ns
+        planned = self._doomed and (self._goal or self._purge)
+        return self._due_ns if self._decides or planned or self._unsealed else None
 
     def step(self) -> bool:
         """Do what is due; call often.
@@ -122,9 +122,11 @@ class RetentionTask:
         """The log was truncated or reset: what was planned is of records that may be gone."""
         end = self._log.end_offset
         self._doomed.clear()
+        self._unsealed = False
         self._goal = min(self._goal, end)
         self._purge = min(self._purge, end)
-        self._snapshot_offset = min(self._snapshot_offset, end)
+        if self._snapshot_offset > end:
+            self._snapshot_offset = 0  # the file speaks of what is gone, and is removed
 
     def count_on(self, before: "RetentionTask") -> None:
         """Go on with the counts of the one that this one takes the place of."""
@@ -138,8 +140,10 @@ class RetentionTask:
 
     def _plan(self, now_ns: int) -> None:
         segments = self._log.segments()
-        if segments[0].base_offset < segments[-1].next_offset <= self._purge and self._log.roll():
-            segments = self._log.segments()
+        active = segments[-1]
+        self._unsealed = active.size_bytes > 0 and active.next_offset <= self._purge
+        if self._unsealed and self._log.roll():  # else it is tried again in an interval
+            self._unsealed, segments = False, self._log.segments()
         self._segments_seen = len(segments)
         self._doomed.extend(facts for facts in segments[:-1] if facts.next_offset <= self._purge)
         if self._doomed:

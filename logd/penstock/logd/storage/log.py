@@ -84,7 +84,7 @@ class CommitLog(LogReader):
         disk: The file system.
         recovery: Report of the recovery.
         was_closed: Whether it was closed cleanly before, so that nothing had to be synced.
-        out_of_space: It failed because a write found no space: it may be opened again.
+        out_of_space: It failed for want of space, and not in a sync: it may be opened again.
     """
 
     def __init__(
@@ -424,7 +424,8 @@ class CommitLog(LogReader):
     def _fail(self, operation: str, error: OSError, *, cut_to: int | None) -> NoReturn:
         """Refuse writes from now on; cut off what must not come back when opened again."""
         self._failure = f"{operation} failed: {error}"
-        self.out_of_space = operation == "append" and error.errno in NO_SPACE
+        # Of the others each one's doc says that opening the log again goes on.
+        self.out_of_space = operation not in ("sync", "close") and error.errno in NO_SPACE
         if self._mark.closed:
             self._mark_synced()
         if cut_to is not None:

@@ -1,5 +1,6 @@
 """A log begins again at another offset; a crash on the way leaves the old log or the new one."""
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from penstock.logd.storage.checkpoint import EPOCHS_NAME, MARK_NAME, MEMORY_NAME
 from penstock.logd.storage.segment import segment_path
 from tests.sim.disk import MemoryDisk
 from tests.sim.power import Power, PowerLossError
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_frames
 from tests.unit.logd.store.test_recovery import BODIES, CONFIG, bodies, fill, reopen, rows
 
@@ -58,6 +60,25 @@ def test_readers_of_what_is_gone_hear_so_and_ranges_stay_readable(tmp_path: Path
     with pytest.raises(RefusedError, match="not in 5 to 11"):
         log.read(4, bytes_max=1, upto=9)
     assert log.damaged() == [], "a cut is no damage"
+
+
+@pytest.mark.parametrize("operation", ["create", "sync_directory"])
+def test_a_reset_without_space_leaves_a_log_that_may_be_opened_again(
+    tmp_path: Path, operation: str
+) -> None:
+    fill(tmp_path, 9).close()
+    disk = FailingDisk()
+    log = CommitLog.open(tmp_path, CONFIG, disk=disk)
+    with (
+        disk.fails(operation, errno.ENOSPC, once=True),
+        pytest.raises(LogFailedError, match="reset failed"),
+    ):
+        log.reset(40)
+    assert log.out_of_space
+    log.close()
+    again = reopen(tmp_path)
+    again.reset(40)
+    assert (again.start_offset, again.end_offset) == (40, 40)
 
 
 def test_a_rewriting_begun_before_a_reset_does_not_take_its_place(tmp_path: Path) -> None:
