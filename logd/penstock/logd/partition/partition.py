@@ -196,6 +196,7 @@ class Partition:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._waiters: set[asyncio.Future[None]] = set()
+        self._leaderships_ended = 0
         self.retention_task = RetentionTask(
             log,
             stream.config,
@@ -313,14 +314,19 @@ class Partition:
         return reached
 
     async def wait_committed(self, offset: int) -> None:
-        """Wait until the high watermark is at or above an offset.
+        """Wait until what was stored here up to an offset is committed; at once after it was.
 
         Raises:
-            UnavailableError: It may never be: the storage failed, or the partition is closed.
+            UnavailableError: It may never be: the storage failed, the partition is closed, or this
+                leadership has ended. The next leader may lack it, and give the offset to others.
         """
-        while self.high_watermark < offset:
+        ended = self._leaderships_ended
+        while self.high_watermark < offset and ended == self._leaderships_ended:
             self._check_serving()
             await self._woken()
+        if ended != self._leaderships_ended:
+            self._check_serving()
+            raise UnavailableError(f"stream {self.name}: it is not led here any more")
 
     def _check_serving(self) -> None:
         if self.failure or self.closed:
@@ -452,6 +458,8 @@ class Partition:
         else:
             self.writer.reports_written = False
             self.publish_queue.stop()
+            self._leaderships_ended += 1
+            self._wake()
 
     async def remember_anew(self) -> None:
         """The log was cut: what is kept in mind of it must not know more than it has.

@@ -22,11 +22,14 @@ from penstock.logd.cluster.replica_manager import (
     NatsReachability,
     ReplicaManager,
 )
-from penstock.logd.errors import NotOpenError, RefusedError
+from penstock.logd.errors import NotOpenError, RefusedError, UnavailableError
+from penstock.logd.format.batch import Record
+from penstock.logd.intake.turn import Message
 from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
-from penstock.logd.replication.events import NodeId
+from penstock.logd.replication.events import Diverged, Fetch, Frames, NodeId
+from tests.support.frames import make_batch_frame
 from tests.support.partition_context import QuietLink, make_context
 from tests.support.waiting import wait_until_async
 
@@ -53,7 +56,11 @@ class Cluster:
         self.group = SimpleNamespace(state=self, insist=self._insist)
         self.lease = SimpleNamespace(until_ns=0)
         self.controlling = SimpleNamespace(look=lambda: None, lease=self.lease)
-        self.replication = SimpleNamespace(touch=lambda _: None, forget=lambda _node, _key: None)
+        self.replication = SimpleNamespace(
+            touch=lambda _: None,
+            forget=lambda _node, _key: None,
+            keep_written=lambda _key, _frames: None,
+        )
 
     async def _insist(self, command: object) -> None:
         """The state hears of it, some time."""
@@ -237,3 +244,46 @@ async def test_a_log_that_is_refused_when_it_is_opened_again_is_left_to_the_oper
     assert await reopener.look([failed]) == 0
     assert await reopener.look([failed]) == 0
     assert replicas.tries == 2
+
+
+async def test_a_record_that_the_next_leader_replaces_is_not_taken_for_committed(
+    tmp_path: Path,
+) -> None:
+    """Cursors, audit events and backups are stored so: their callers wait for the commit."""
+    sent: list[Fetch] = []
+    async with node_with(tmp_path, led("b")) as node:
+        node.cluster.replication.send_fetch = lambda _node, _key, fetch: sent.append(fetch)
+        replica = await leading(node)
+        last = replica.partition.store([Message(b"t.a", b"", b"", b"lost")])
+        waiting = asyncio.create_task(replica.partition.wait_committed(last))
+        await wait_until_async(lambda: replica.log.synced_offset == last + 1)
+        become(node, led_by_another("b"))
+        fetch = await next_of(sent)
+        answer: dict[str, Any] = {
+            "boot": fetch.boot,
+            "incarnation": fetch.incarnation,
+            "leader_epoch": fetch.leader_epoch,
+            "log_start": 0,
+        }
+        replica.take(Diverged(**answer, number=fetch.number, epoch=3, end_offset=0), [], alone=True)
+        fetch = await next_of(sent)
+        frames = [make_batch_frame(0, [Record("t.a", b"another", 1)], epoch=5)[:2]]
+        kept = Frames(**answer, number=fetch.number, offset=0, upto=1, high_watermark=0)
+        replica.take(kept, frames, alone=True)
+        await wait_until_async(lambda: replica.high_watermark == last, what="it is committed")
+        with pytest.raises(UnavailableError, match="led here"):
+            await waiting
+
+
+async def next_of(sent: list[Fetch]) -> Fetch:
+    await wait_until_async(lambda: sent, what="it fetches")
+    return sent.pop()
+
+
+def led_by_another(other: str) -> StreamRecord:
+    """The stream of `led`, after another node was elected."""
+    record = led(other)
+    (partition,) = record.partitions
+    node = NodeId(other)
+    now = structs.replace(partition, leader=node, last_leader=node, leader_epoch=5, version=9)
+    return structs.replace(record, partitions=(now,))
