@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,9 @@ async def test_records_go_by_age_and_their_ids_and_sequences_stay(
         await js.publish("telemetry.logs.a", b"x", headers={"Nats-Msg-Id": "one"})
         assert (await publish(client, batch(0, 1, count=2))).offset == 2
         await wait_until_async(lambda: log.offsets("logs") == (3, 3))
-        assert [path.stat().st_size for path in logd.data_dir.glob("streams/*/0/*.log")] == [0]
+        logs = partial(logd.data_dir.glob, "streams/*/0/*.log")
+        await wait_until_async(lambda: len([*logs()]) == 1, what="the file is gone, too")
+        assert [path.stat().st_size for path in logs()] == [0]
         logd.restart(kill=True)
         assert log.offsets("logs") == (3, 3)
         again = await js.publish("telemetry.logs.a", b"x", headers={"Nats-Msg-Id": "one"})
