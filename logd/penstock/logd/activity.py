@@ -156,6 +156,8 @@ class ActivityJournal:
             self._file, self._size = file, len(data)  # the one before has no name any more
             self._disk.sync_directory(self._path.parent)
         except OSError as error:
+            with suppress(OSError):
+                self._disk.unlink(temporary)
             self._failed(error)
             return
         self.problem = ""

@@ -218,6 +218,20 @@ def test_what_comes_behind_a_directory_that_was_not_synced_is_in_the_file_that_i
     assert ActivityJournal(path).found == (*events[500:], events[0])
 
 
+def test_a_smaller_journal_that_finds_no_space_is_not_left_beside_the_one_there_is(
+    tmp_path: Path,
+) -> None:
+    path, disk = tmp_path / "journal", FailingDisk()
+    journal = ActivityJournal(path, disk=disk)
+    events = [Event(f"{number}", "stream.create", b"x" * 4096) for number in range(600)]
+    for event in events:
+        assert journal.append(event)
+    with disk.fails("sync", errno.ENOSPC):
+        journal.settle(events[500:], 100)
+    assert list(tmp_path.iterdir()) == [path]
+    assert ActivityJournal(path).found == tuple(events)
+
+
 def test_a_line_that_was_cut_or_changed_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = ActivityJournal(path)

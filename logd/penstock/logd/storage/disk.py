@@ -263,12 +263,17 @@ def write_atomically(
     temporary = path.with_name(path.name + ".tmp")
     file = disk.create(temporary)
     try:
-        file.write(0, [data] if isinstance(data, bytes) else data)
-        if durable:
-            file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
+        try:
+            file.write(0, [data] if isinstance(data, bytes) else data)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
+        disk.rename(temporary, path)
+    except OSError:  # else a part of a large file would keep a full disk full
+        with suppress(OSError):
+            disk.unlink(temporary)
+        raise
     if durable:
         disk.sync_directory(path.parent)
 

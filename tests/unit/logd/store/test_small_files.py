@@ -1,5 +1,6 @@
 """The checkpoint, the epoch file and the directory lock."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.storage import Checkpoint, DirectoryLock, EpochFile
+from tests.support.failing_disk import FailingDisk
 
 
 def test_checkpoint_is_none_before_the_first_save(tmp_path: Path) -> None:
@@ -21,6 +23,19 @@ def test_checkpoint_holds_what_was_saved_last(tmp_path: Path) -> None:
     checkpoint.save({"b": ["ä", None, 2**62], "a": {"nested": True}})
     assert Checkpoint(tmp_path / "c").load() == {"b": ["ä", None, 2**62], "a": {"nested": True}}
     assert list(tmp_path.iterdir()) == [tmp_path / "c"]
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename"])
+def test_a_checkpoint_that_is_not_saved_leaves_nothing_on_a_full_disk(
+    tmp_path: Path, operation: str
+) -> None:
+    disk = FailingDisk()
+    checkpoint = Checkpoint(tmp_path / "c", disk=disk)
+    checkpoint.save({"a": 1})
+    with disk.fails(operation, errno.ENOSPC), pytest.raises(OSError, match="No space left"):
+        checkpoint.save({"a": 2})
+    assert list(tmp_path.iterdir()) == [tmp_path / "c"]
+    assert checkpoint.load() == {"a": 1}
 
 
 def test_checkpoint_holds_file_names_that_are_not_utf8(tmp_path: Path) -> None:
