@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from penstock.logd.cluster.directories import ReplicaDirectories
 from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.streams import StreamConfig
-from tests.support.one_node import OneNode, one_node
+from tests.support.one_node import one_node
 from tests.support.waiting import wait_until_async
 from tests.unit.logd.cluster.test_node_replicas import RECORD
 
@@ -56,18 +56,7 @@ async def test_data_that_could_not_be_removed_is_removed_when_the_disk_lets_it(
             await node.create(LOGS)
         obstacle.unlink()
         await wait_until_async(lambda: not directory.exists(), what="the data is gone")
-        async with asyncio.timeout(20):
-            while not await is_made(node):  # noqa: ASYNC110 - only making it tells
-                await asyncio.sleep(0.02)
-
-
-async def is_made(node: OneNode) -> bool:
-    """Make the stream, unless its name is not free yet."""
-    try:
         await node.create(LOGS)
-    except RefusedError:
-        return False
-    return True
 
 
 def test_partitions_of_a_stream_are_removed_at_the_same_time(tmp_path: Path) -> None:
