@@ -433,7 +433,7 @@ class Session:
         self._unused_at_ns = now_ns + _UNUSED_EVERY_NS
         with suppress(psutil.Error):  # one has ended meanwhile
             tree = psutil.Process(self._gateway.proc.pid).children(recursive=True)
-            found = [it for it in tree if not _OF_STARTS.isdisjoint(it.cmdline())]
+            found = [it for it in tree if not _OF_STARTS.isdisjoint(_arguments(it))]
             parents = {it.ppid() for it in found}
             # All or none: who needs one, as a query does that starts, needs the others soon.
             if parents.isdisjoint(it.pid for it in found):
@@ -473,6 +473,14 @@ class Session:
                 process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else reused though dead
         SparkContext._active_spark_context = None  # noqa: SLF001 - stays where the JVM was dead
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    """A process's command line; nothing of one that has ended, which may stay as a zombie."""
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
 
 
 def _in_own_jvm(
