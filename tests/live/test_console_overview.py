@@ -185,7 +185,7 @@ def test_the_account_of_all_parts_is_the_first_thing_and_names_the_part_that_is_
 ) -> None:
     told = statuses()
     told["logd-1"] = a_status(
-        "logd", "logd-1", a_stage("stream/logs", 100, detail={"high_watermark": 100})
+        "logd", "logd-1", a_stage("stream/logs", 100, detail={"high_watermark": 99})
     )
     told["router"] = a_status(
         "router", "lake", a_stage("sink/lake", 90, lag=10),

@@ -5,6 +5,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 from typing_extensions import override
@@ -113,6 +114,25 @@ def cli() -> None:
     Apps and hosts write telemetry once; Penstock makes it durable, ordered and replayable, and
     routes it to any number of backends.
     """
+
+
+def check_urls(_: click.Context, __: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Return addresses of admin endpoints as they are.
+
+    Raises:
+        BadParameter: One is no address of HTTP.
+    """
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            is_address = parts.scheme in {"http", "https"} and bool(parts.hostname)
+            is_address = is_address and parts.port != 0
+        except ValueError:  # a port that is no number, a bracket that is not closed
+            is_address = False
+        if not is_address:
+            msg = f"{url!r} is not http://HOST:PORT"
+            raise click.BadParameter(msg)
+    return urls
 
 
 directory_option = click.option(
@@ -250,8 +270,9 @@ def demo(**options: Any) -> None:
 )
 @directory_option
 @click.option(
-    "--url", "urls", multiple=True, metavar="URL", help="Ask this admin endpoint; may be repeated."
-)
+    "--url", "urls", multiple=True, metavar="URL", callback=check_urls,
+    help="Ask this admin endpoint; may be repeated.",
+)  # fmt: skip
 @click.option(
     "--wait",
     "wait_s",
@@ -283,7 +304,7 @@ def status(**options: Any) -> None:
 )
 @directory_option
 @click.option(
-    "--url", "urls", multiple=True, metavar="URL",
+    "--url", "urls", multiple=True, metavar="URL", callback=check_urls,
     help="Ask this admin endpoint instead, a console's or a part's; repeatable.",
 )  # fmt: skip
 @click.option(
@@ -388,7 +409,7 @@ def console(**options: Any) -> None:
 )
 @click.option("--server", metavar="HOST:PORT", help="Ask this logd, with --url for the others.")
 @click.option(
-    "--url", "urls", multiple=True, metavar="URL",
+    "--url", "urls", multiple=True, metavar="URL", callback=check_urls,
     help="Admin endpoint of a router job or collector; may be repeated.",
 )  # fmt: skip
 @click.option(

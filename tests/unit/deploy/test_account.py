@@ -53,7 +53,7 @@ def collector(
 
 
 def logd(stored: int = 90, *, started_ms: int = 10, end: int | None = None, **more: Any) -> Any:
-    detail = {"high_watermark": stored + 1000 if end is None else end, "duplicates": 4}
+    detail = {"high_watermark": (stored + 1000 if end is None else end) - 1, "duplicates": 4}
     stage = a_stage("stream/logs", stored + 4, sent=stored, detail=detail) | more
     return a_status(
         "logd", "l", stage, a_stage("stream/__activity", 7, sent=3), started_ms=started_ms
@@ -196,6 +196,11 @@ def test_more_in_the_log_is_what_waits_for_its_ack_or_of_other_publishers() -> N
     )
 
 
+def test_what_was_delivered_between_the_readings_is_not_of_other_publishers() -> None:
+    row = rows(reading(), reading(collector=collector(174), logd=logd(174)))[HOP]
+    assert (row.state, row.note) == (BALANCED, "84 on the way")
+
+
 def test_a_log_that_is_read_between_its_counters_settles() -> None:
     before, after = reading(), reading(logd=logd(190, received=197))
     row = rows(before, after)["log logd"]
@@ -293,6 +298,27 @@ def test_a_console_compares_from_the_moment_when_it_began() -> None:
     after["logd-2"] = logd(end=5060)
     row = polled.take(**after, collector=collector(150))[HOP]
     assert (row.state, row.statement) == (BALANCED, "60 delivered = 60 stored")
+
+
+def test_a_comparison_that_began_with_an_empty_log_misses_nothing() -> None:
+    polled = Polled()
+    for _ in range(2):
+        polled.take(collector=collector(0), logd=logd(0, end=0))
+    *_, row = [polled.take(collector=collector(1), logd=logd(1, end=1))[HOP] for _ in range(2)]
+    assert (row.state, row.statement) == (BALANCED, "1 delivered = 1 stored")
+
+
+def test_a_sink_that_has_all_of_the_log_is_at_its_end() -> None:
+    both = reading(logd=logd(end=1090), router=router(read=1090))
+    row = rows(both, both)["log → sink router/lake"]
+    assert (row.state, row.statement) == (BALANCED, "1,090 in the log = 1,090 read")
+
+
+def test_a_job_that_is_asked_after_the_log_knows_more_of_it() -> None:
+    later = router()
+    later["info"]["log"]["logs"] = 1095
+    row = rows(reading(), reading(router=later))["log → sink router/lake"]
+    assert (row.state, row.statement) == (BALANCED, "1,090 in the log = 1,000 read + 90 waiting")
 
 
 def test_records_that_were_held_when_it_began_may_have_been_stored_before() -> None:

@@ -3,8 +3,12 @@
 import io
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from penstock.base.errors import ExitCode
+from penstock.deploy.cli import cli
 from penstock.deploy.status import (
     PARTITIONS_SHOWN,
     STAGES_SHOWN,
@@ -88,3 +92,11 @@ def test_of_hundreds_of_partitions_those_that_are_unwell_are_shown_first() -> No
     assert [row.split()[0] for row in rows[1:3]] == ["s300", "s301"]
     assert len(rows) == 1 + PARTITIONS_SHOWN
     assert "440 partitions, 2 without a leader or out of sync" in text
+
+
+@pytest.mark.parametrize("url", ["foo", "127.0.0.1:9298", "http://", "http://h:port", "http://[h"])
+@pytest.mark.parametrize("command", ["status", "account", "trace --service shop"])
+def test_an_address_that_is_none_is_named(command: str, url: str) -> None:
+    result = CliRunner().invoke(cli, [*command.split(), "--url", url])
+    assert result.exit_code == ExitCode.USAGE, result.output
+    assert f"{url!r} is not http://HOST:PORT" in result.output

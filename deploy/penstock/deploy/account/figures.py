@@ -219,7 +219,7 @@ class LogFigures:
         received: Records that arrived.
         went: Records by what became of them: stored, duplicates, refused by reason, lost, and those
             that are not committed yet.
-        ends: High watermark of each partition, by its label.
+        ends: Offset after the last committed record of each partition, by its label.
     """
 
     received: int
@@ -242,7 +242,8 @@ class LogFigures:
             for name, count in detail.items():
                 if name.startswith("refused_"):
                     went[f"refused ({name.removeprefix('refused_')})"] += count
-            ends[label] = detail.get("high_watermark", 0)
+            watermark = _mapping(stage.get("detail")).get("high_watermark", -1)
+            ends[label] = max(0, _signed(watermark) + 1)
         return cls(received, dict(went), ends)
 
     @property
@@ -313,7 +314,7 @@ class Reading:
         return {part: SinkFigures.read(status) for part, status in self.of("router")}
 
     def ends(self) -> dict[str, int]:
-        """The high watermark of each partition, as the node that is furthest knows it."""
+        """The committed end of each partition, as the node that is furthest knows it."""
         found: dict[str, int] = {}
         for figures in self.logs().values():
             for label, end in figures.ends.items():

@@ -144,7 +144,7 @@ class Start:
     """The moment at which the comparison of collectors and log began.
 
     Attributes:
-        ends: High watermarks by partition, read first.
+        ends: Committed ends of partitions, read first.
         sent: Records that each collector had delivered, read after that.
         started_ms: When the processes of each collector started, whose counts these are.
         held: Records that collectors held then.
@@ -316,14 +316,14 @@ def log_to_sink_row(
         name: Job and sink.
         before: The sink's figures, read before `ends`.
         after: The sink's figures.
-        ends: High watermarks by partition.
+        ends: Committed ends of partitions.
     """
     found = Counter[str]()
     for label, end in ends.items():
         stream, _, partition = label.rpartition("/")
         found[stream if partition.isdecimal() and stream else label] += end
     streams = after.committed.keys()
-    if any(after.log.get(stream, 0) > found[stream] for stream in streams):
+    if any(before.log.get(stream, 0) > found[stream] for stream in streams):
         note = "not compared: not every node that has its streams answered, or one is behind"
         return Row(LOG_TO_SINK, name, {}, {}, state=State.UNKNOWN, note=note)
     beyond = sum(max(0, before.committed.get(stream, 0) - found[stream]) for stream in streams)
@@ -355,7 +355,7 @@ def _collectors_to_log(before: Reading | None, after: Reading, start: Start | No
     delivered = {part: figures.sent for part, figures in earlier.items()}
     stored = sum(figures.stored for figures in logs.values())
     recovered = sum(figures.recovered for figures in collectors.values())
-    return hop_row(delivered, stored, held=recovered, waiting=_held(collectors.values()))
+    return hop_row(delivered, stored, held=recovered, waiting=_waiting(before, after))
 
 
 def _since(start: Start, before: Reading, after: Reading) -> Row:
@@ -365,16 +365,20 @@ def _since(start: Start, before: Reading, after: Reading) -> Row:
         part: figures.sent - start.sent[part] for part, figures in before.collectors().items()
     }
     stored = sum(end - start.ends.get(label, 0) for label, end in after.ends().items())
-    waiting = _held(after.collectors().values())
-    return hop_row(delivered, stored, held=start.held, waiting=waiting)
+    return hop_row(delivered, stored, held=start.held, waiting=_waiting(before, after))
 
 
 def _not_compared(why: str) -> Row:
     return Row(COLLECTORS_TO_LOG, "", {}, {}, state=State.UNKNOWN, note=f"not compared: {why}")
 
 
-def _held(collectors: Iterable[CollectorFigures]) -> int:
-    return sum(figures.held for figures in collectors)
+def _waiting(before: Reading, after: Reading) -> int:
+    """Records that collectors hold now, or have delivered between the readings."""
+    earlier = before.collectors()
+    return sum(
+        figures.held + max(0, figures.sent - earlier[part].sent if part in earlier else 0)
+        for part, figures in after.collectors().items()
+    )
 
 
 def hop_row(
@@ -386,7 +390,8 @@ def hop_row(
         delivered: Records by collector, without those repeated, read before `stored`.
         stored: Records that the log got meanwhile.
         held: Records that collectors held at the start: the log may have had them before.
-        waiting: Records that collectors hold now: the log may have them already.
+        waiting: Records that collectors hold now, or have delivered since `delivered` was read: the
+            log may have them already.
         is_shared: Whether others may publish, too.
     """
     total = sum(delivered.values())
