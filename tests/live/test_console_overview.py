@@ -46,6 +46,7 @@ def remember_a_week(directory: Path) -> None:
         }  # fmt: skip
         sample = {Series("pipeline", "", figure): value for figure, value in of_all.items()}
         sample[Series("stream", HOSTILE, "stored")] = busy / 3
+        sample[Series("stream", HOSTILE, "errors")] = 0.006
         sample[Series("sink", "router/lake", "delivered")] = busy / 2
         file.write(history, history.note(unix_s, sample))
     file.close()
@@ -100,6 +101,12 @@ def test_each_span_has_axes_with_units(seen: Watched, address: str, span: str, s
     assert all((":" in label) == (span != "7d") for label in labels), labels
     drawn = throughput.locator("path.series").first.get_attribute("d") or ""
     assert slots * 0.9 <= drawn.count("L") + drawn.count("M") <= slots
+
+
+def test_small_rates_have_an_axis_whose_labels_differ(seen: Watched, address: str) -> None:
+    seen.page.goto(f"http://{address}/#/overview?kind=stream&name={HOSTILE}")
+    errors = seen.page.locator(".chart", has_text="Errors and losses")
+    expect(errors.locator("svg text[text-anchor=end]")).to_have_text(["0/s", "0.1/s"])
 
 
 def test_the_pointer_and_the_arrow_keys_show_the_values_of_a_time(

@@ -197,7 +197,7 @@ def test_it_works_by_keyboard_alone(seen: Watched, pipeline: SearchedPipeline) -
     page.keyboard.type("order 30 placed")
     for _ in range(4):
         page.keyboard.press("Tab")
-    page.keyboard.type("the b")  # the begin of the log
+    page.keyboard.type("the b")  # the beginning of the log
     for _ in range(4):  # the end, the jobs that do not run, the condition
         page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Search")).to_be_focused()

@@ -230,7 +230,7 @@ class PositionType(click.ParamType[Any]):
                 return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         except (ValueError, OverflowError):
             pass
-        return self.fail(f"{value!r} is none: give {_MEANT}", param, ctx)
+        return self.fail(f"{value!r} is no position: give {_MEANT}", param, ctx)
 
 
 POSITION: Final = PositionType()

@@ -1,7 +1,7 @@
 // Lines over time: axes with units, a legend, and the values under the pointer or the arrow keys.
 
 import { el, say, set, svg } from "./dom.js";
-import { clock, day, weekday } from "./format.js";
+import { clock, day, rate, weekday } from "./format.js";
 
 const LEFT = 62;
 const RIGHT = 14;
@@ -57,7 +57,8 @@ export class Chart {
     const { start_s: start, step_s: step } = this.data;
     const slots = Math.max(2, ...Object.values(this.data.figures).map((values) => values.length));
     const most = Math.max(0, ...this.lines.flatMap((line) => this.values(line.figure).map((value) => value ?? 0)));
-    const tick = niceStep(most > 0 ? most : 4, this.binary);
+    const least = this.show === rate ? 0.1 : 1; // smaller ones would all be written alike
+    const tick = Math.max(least, niceStep(most > 0 ? most : 4, this.binary));
     const top = Math.max(tick, Math.ceil(most / tick) * tick);
     const x = (slot) => LEFT + (slot / (slots - 1)) * (width - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);

@@ -176,7 +176,7 @@ class _Form:
         """
         start, end = question.start, question.end
         if isinstance(start, datetime) and isinstance(end, datetime) and end <= start:
-            self._wrong.setdefault("to", "it is not after the begin of the range")
+            self._wrong.setdefault("to", "it is not after the beginning of the range")
         if not self._wrong:
             try:
                 question.check()
