@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import STREAMS, RouterJob, log_line, publish
 from tests.support.waiting import wait_until
@@ -76,6 +77,33 @@ def test_a_batch_that_is_too_large_and_begun_is_planned_again_by_hand(
     found = DeltaTable(table).to_pyarrow_table(columns=["offset", "value"]).sort_by("offset")
     assert found["value"].to_pylist() == lines
     assert len(DeltaTable(table).file_uris()) == 6
+
+
+def test_a_batch_that_is_planned_again_after_tasks_have_sent_makes_the_same_requests(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    """Large records in its middle end one of its tasks, and the next tasks are smaller."""
+    small = [log_line(number) for number in range(3000)]
+    large = [large_line(number) for number in range(300)]
+    lines = [*small[:1500], *large, *small[1500:]]
+    publish(nats_url, "telemetry.logs.x", lines, records=12)
+    destination = HttpDestination()
+    destination.open()
+    sink = {"type": "http", "url": destination.url, "batch": {"max_records": 200}}
+    job = RouterJob(
+        tmp_path / "router",
+        logd.fetch,
+        source={"min_partitions": 3},
+        routes=[{"name": "all", "sinks": ["hook"]}],
+        sinks={"hook": sink},
+    )
+    try:
+        catch_up(job)
+    finally:
+        destination.close()
+    assert "batch_replanned" in job.daemon.log()
+    assert len(destination.requests) > len(set(destination.requests)), "none came again"
+    assert len(destination.records) == len(lines)
 
 
 def catch_up(job: RouterJob) -> None:

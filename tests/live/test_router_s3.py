@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import duckdb
@@ -236,9 +237,10 @@ class Attempt:
         rules: str = "a",
         first: int = 0,
         cuts: tuple[int, ...] = (),
+        **keys: object,
     ) -> None:
         made = replace(context(directory), rules=rules)
-        self.sink, self.context = CASE.sink(door, directory, made=made)
+        self.sink, self.context = CASE.sink(door, directory, made=made, **keys)
         door.closing.append(CONNECTIONS.close)
         at, ids = StreamPartition("logs", 0), self.context.stream_ids
         before, planned = Offsets({at: first}, ids), Offsets({at: 10}, ids)
@@ -267,6 +269,19 @@ def test_what_killed_tasks_have_put_is_there_once_and_not_asked_for(
     assert offsets(door) == [0, 1, 2, 3, 4]
     assert (asked(door, "PUT"), asked(door, "GET"), asked(door, "DELETE")) == (2, 0, 0)
     assert again.context.meter.stage("x", received=5, lag=0).sent == 5
+
+
+def test_rows_past_their_age_are_counted_where_their_batch_comes_again(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    rows = batch([log_record(number) for number in range(3)])
+    times = pc.subtract(rows["time"], pa.scalar(timedelta(days=3), pa.duration("us")))
+    old = rows.set_column(rows.column_names.index("time"), "time", times)
+    Attempt(door, tmp_path, retention={"max_age_days": 1}).run(0)
+    again = Attempt(door, tmp_path, retention={"max_age_days": 1})
+    again.sink.commit([written_by_task(again.sink, pa.concat_tables([rows[:1], old[1:]]))])
+    stage = again.context.meter.stage("x", received=3, lag=0)
+    assert (stage.sent, stage.detail["left_out_expired"]) == (1, 2)
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -299,17 +314,18 @@ def test_objects_that_other_rules_make_no_more_are_deleted(
     assert asked(door, "GET") == 0, "all objects are noted"
 
 
-def test_objects_of_tasks_that_were_cut_again_are_replaced(door: FaultDoor, tmp_path: Path) -> None:
-    """One of the first tasks was larger than planned; the attempt after that was killed, too."""
+def test_a_batch_whose_tasks_are_cut_anew_makes_the_objects_of_the_first_ones(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """One of the first was larger than planned; the attempt after that was killed, too."""
     Attempt(door, tmp_path, cuts=(3, 6)).run(0, 1, 2)
     assert offsets(door) == [0, 1, 2]
-    smaller = (2, 4, 6, 8)
-    Attempt(door, tmp_path, cuts=smaller)
-    again = Attempt(door, tmp_path, cuts=smaller)
+    Attempt(door, tmp_path, cuts=(3, 6))
+    again = Attempt(door, tmp_path, cuts=(3, 6))
     door.asked.clear()
-    again.sink.commit([again.run(at, at + 1) for at in (0, *smaller)])
+    again.sink.write(batch([log_record(number) for number in range(10)]))
     assert offsets(door) == [*range(10)]
-    assert asked(door, "GET") == 1
+    assert (asked(door, "PUT"), asked(door, "GET"), asked(door, "DELETE")) == (3, 0, 0)
 
 
 def test_what_was_put_of_records_that_are_lost_since_stays_and_the_rest_comes_beside(

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
@@ -163,6 +164,14 @@ class TaskRows(NoRows):
     def save(self) -> None:
         writer = TaskRuns(self._options).writer(StructType(), overwrite=False)
         writer.commit([writer.write(iter([]))])
+
+
+class NotSaved(TaskRows):
+    """A batch whose tasks end in the middle."""
+
+    @override
+    def save(self) -> None:
+        raise PySparkException("a worker was killed")
 
 
 class NotMade(NoRows):

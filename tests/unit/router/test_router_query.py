@@ -24,6 +24,7 @@ from tests.support.scripted_spark import (
     ENDED,
     NoRows,
     NotMade,
+    NotSaved,
     OnlyLosses,
     ScriptedQuery,
     ScriptedRouted,
@@ -480,6 +481,38 @@ def test_a_sink_whose_tasks_write_is_given_the_offsets_at_which_they_cut_the_bat
         spark.query.deliver(TaskRows(), 0)
     again, other = {PLACE: (5,)}, {PLACE: (3, 6)}
     assert sink.cuts == [again, again, other, other], "a batch begins twice, for it is taken back"
+
+
+class Sends(TakesBack):
+    """Its destination has what tasks send."""
+
+    publishes_in_tasks = True
+
+    @override
+    def publish(self, results: Sequence[Any]) -> bool:
+        return True
+
+
+def test_a_batch_that_may_be_there_in_part_is_cut_as_its_first_tasks_had_it(
+    tmp_path: Path,
+) -> None:
+    """For as long as it comes again, whatever tasks it has then, and by a replay, too."""
+    within = context(tmp_path)
+    plan(within.state_dir, [Offsets({PLACE: 9}), Offsets({PLACE: 12})])
+    seen = []
+    for cuts in ([0, 5, 9], [0, 3, 6, 9], [0, 2, 9], [0, 5, 9]):
+        spark, sink = ScriptedSpark(), Sends(within)
+        query = SinkQuery(job_in(tmp_path), sink, within, Offsets({}), routed=ScriptedRouted)
+        query.poll(as_session(spark))
+        tasks = tuple(PlannedTask(*PLACE, begin, end, 1) for begin, end in pairwise(cuts))
+        PlannedBytes({PLACE: 9}, 2, False, None, tasks).write(within.state_dir / "plan.json")
+        batch = NotSaved()
+        with pytest.raises(PySparkException):
+            spark.query.give(batch, 0)
+        seen.append((*sink.cuts, "writer" in sink.calls))
+    first = {PLACE: (5,)}
+    assert seen == [(first, True), (first, False), (first, False), (first, True)]
+    assert BatchJournal(within.state_dir).cuts_of(Offsets({PLACE: 9})) == first
 
 
 def test_a_sink_that_keeps_the_order_has_each_partition_read_by_one_task(tmp_path: Path) -> None:

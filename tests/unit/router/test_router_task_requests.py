@@ -16,7 +16,7 @@ from penstock.router.columns.projection import arrow_schema
 from penstock.router.columns.schema import view
 from penstock.router.delivery.result import DeliveryResult
 from penstock.router.job.batch_writer import BatchWriter
-from penstock.router.job.route_task import ROUTE_COLUMN, RouteTask
+from penstock.router.job.route_task import ROUTE_COLUMN, RouteTask, TaskResult
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.sinks.http.request_sink import Request
@@ -96,6 +96,22 @@ def test_a_task_that_runs_again_and_a_replay_send_the_same_requests(
     sink.context.cuts[LOGS] = (5,)
     sink.write(rows_of(0, 9))
     assert {(it.headers["idempotency-key"], it.body) for it in door.asked} == set(in_tasks)
+
+
+def test_a_batch_whose_tasks_are_cut_anew_makes_the_requests_of_the_first_ones(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """One of the first was larger than planned, and the others had sent."""
+    job = Job(door, tmp_path)
+    job.run(task_rows(0, 5), cuts=(5,))
+    assert sorted(keys_of(door)) == ["0-1", "2-3", "4-4"]
+    smaller = [(0, 3), (3, 6), (6, 9)]
+    door.asked.clear()
+    tasks = [job.run(task_rows(*it), cuts=(5,), is_recut=True) for it in smaller]
+    assert not door.asked
+    job.writer.commit(tasks)
+    assert keys_of(door) == ["0-1", "2-3", "4-4", "5-6", "7-8"]
+    assert job.context.meter.stage("x", received=9, lag=0).sent == 9
 
 
 def test_after_a_failure_the_driver_goes_on_in_the_order_of_the_log(
@@ -235,6 +251,12 @@ def test_one_record_that_is_refused_does_not_end_its_task(door: FaultDoor, tmp_p
     assert len(door.asked) == 10
 
 
+def task_rows(first: int, end: int) -> list[dict[str, Any]]:
+    """Rows as a task gets them."""
+    no_marks = {"malformed_reason": None, "malformed_value": None}
+    return [row | no_marks for row in rows_of(first, end).to_pylist()]
+
+
 class Job:
     """A job with one sink, whose tasks run here."""
 
@@ -247,18 +269,25 @@ class Job:
 
     def deliver(self, rows: list[dict[str, Any]]) -> None:
         """A batch of one task."""
-        self.context.begin_batch(Offsets({LOGS: 0}), Offsets({LOGS: 9}, self.context.stream_ids))
+        self.writer.commit([self.run(rows)])
+
+    def run(
+        self, rows: list[dict[str, Any]], *, cuts: tuple[int, ...] = (), is_recut: bool = False
+    ) -> TaskResult:
+        """One task of a batch, which its first tasks cut at these offsets."""
+        before, planned = Offsets({LOGS: 0}), Offsets({LOGS: 9}, self.context.stream_ids)
+        self.context.begin_batch(before, planned, {LOGS: cuts} if cuts else {})
         columns = self.writer.steps.columns
         carried = [name for name in columns if name != ROUTE_COLUMN]
         known = {column.name: column for column in view("records").columns}
         schema = arrow_schema(known[name] for name in carried)
-        part = self.writer.part(0, None)
+        part = self.writer.part(0, None, is_recut=is_recut)
         assert part is not None
         task = RouteTask(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), part)
         (values,) = pa.Table.from_pylist(rows, schema=schema).to_batches()
         packed = pack(values.select([]), values)
         routes = pa.array([0] * packed.num_rows, pa.int32())
-        self.writer.commit([task(iter([packed.append_column(ROUTE_COLUMN, routes)]))])
+        return task(iter([packed.append_column(ROUTE_COLUMN, routes)]))
 
 
 def test_a_dead_letter_of_a_task_is_the_record_before_its_transforms(
@@ -267,8 +296,7 @@ def test_a_dead_letter_of_a_task_is_the_record_before_its_transforms(
     door.rule = lambda asked: Answered(422)
     routes = [{"name": "shy", "transforms": [{"drop": ["body"]}], "sinks": ["lake"]}]
     job = Job(door, tmp_path, routes=routes)
-    (row,) = batch([log_record(7)], first=7).to_pylist()
-    job.deliver([row | {"malformed_reason": None, "malformed_value": None}])
+    job.deliver(task_rows(7, 8))
     assert b"order 7" not in door.asked[0].body
     (dead_letter,) = dead_letters(job.context)
     assert "order 7" in dead_letter["value"]

@@ -6,6 +6,7 @@
 A line is added before a batch is delivered. What a crash loses of it is cut again by a replay. The
 first line is where the first batch began, until older lines make room. `cuts` are there where
 several tasks wrote a partition's part of a batch: each but the first began at one of these offsets.
+Where tasks send requests, they are those of the batch's first tasks, whatever others it gets later.
 """
 
 import json
@@ -127,8 +128,14 @@ class BatchJournal:
             self._lines.take_back()
 
     def has(self, end: Offsets) -> bool:
+        return self.cuts_of(end) is not None
+
+    def cuts_of(self, end: Offsets) -> Cuts | None:
+        """Return the cuts of the batch that ends there; None: it was not noted last."""
         found = _parsed(self._lines.last)
-        return found is not None and found[0].to_json() == end.to_json()
+        if found is None or found[0].to_json() != end.to_json():
+            return None
+        return found[1]
 
     def batches(self) -> list[tuple[Offsets, Cuts]]:
         """Return the end and the cuts of each batch, oldest first, without a torn line."""

@@ -11,7 +11,8 @@ from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import RoutePart, RouteSteps, TaskResult, bytes_of
 from penstock.router.read.offsets import StreamPartition
-from penstock.router.sinks import Sink, SinkContext, TaskSink
+from penstock.router.sinks import Sink, SinkContext, TaskSink, Writer
+from penstock.router.sinks.sink import LeftRows, RowsWriter
 from penstock.router.transforms import Again, Chain
 
 _EVERY = tuple(it.name for it in view("records").columns if it.name not in MARKS)
@@ -124,6 +125,8 @@ class BatchWriter:
         batch: int,
         own_subjects: frozenset[str] | None,
         begins: Mapping[StreamPartition, int] | None = None,
+        *,
+        is_recut: bool = False,
     ) -> RoutePart | None:
         """Return the sink's part of the tasks of a batch, to be committed afterwards.
 
@@ -131,6 +134,8 @@ class BatchWriter:
             batch: The batch's number.
             own_subjects: The same as in `RoutePart`.
             begins: Likewise, of tasks that other sinks share; None: no other shares them.
+            is_recut: Whether tasks cut the batch elsewhere than its first ones did. The destination
+                may know those by what they sent, so the rows are cut as then, in the driver.
 
         Returns:
             None: it does not write in tasks.
@@ -143,9 +148,11 @@ class BatchWriter:
         assert isinstance(self._sink, TaskSink)
         self._wait_for_turn()
         self._sink.begin()
-        if begins is None:
-            return RoutePart(self.steps, self._sink.writer(), batch, own_subjects)
-        return RoutePart(self.steps, self._sink.shared_writer(), batch, own_subjects, begins)
+        if is_recut:
+            writer: Writer = RowsWriter()
+        else:
+            writer = self._sink.writer() if begins is None else self._sink.shared_writer()
+        return RoutePart(self.steps, writer, batch, own_subjects, begins or {})
 
     @property
     def publishes_in_tasks(self) -> bool:
@@ -160,7 +167,8 @@ class BatchWriter:
     def publish(self, results: Sequence[TaskResult]) -> bool:
         """Make seen what tasks have put aside; False: another `task` has to be run, as a whole."""
         assert isinstance(self._sink, TaskSink), "who gives a task publishes"
-        return self._sink.publish([it.written for it in results])
+        written = [it.written for it in results if not isinstance(it.written, LeftRows)]
+        return self._sink.publish(written)
 
     def commit(self, results: Sequence[TaskResult]) -> None:
         """Finish a batch that tasks have written.
@@ -181,7 +189,12 @@ class BatchWriter:
         originals = [it.originals for it in results if it.originals is not None]
         if originals:
             self._context.originals.table = pa.concat_tables(originals)
-        self._sink.commit([it.written for it in results])
+        written = [it.written for it in results]
+        left = [it.left for it in written if isinstance(it, LeftRows) and it.left is not None]
+        if left:
+            self._sink.write(pa.concat_tables(left))
+        else:
+            self._sink.commit([it for it in written if not isinstance(it, LeftRows)])
 
     def _count(self, counts: Iterable[Mapping[str, int]]) -> None:
         for each in counts:

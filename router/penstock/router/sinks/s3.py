@@ -11,19 +11,16 @@ it is put again, the same one.
 
 Tasks of Spark put the objects of a batch that comes for the first time. As with the sink `parquet`,
 a route's `where` may change between a crash and the next start, and objects that the batch does not
-make any more are then deleted. A batch that was larger than planned is cut into other tasks when it
-comes again, which make other objects, too. So the sink notes in its state directory that a batch
-has begun, by which rules and in which tasks, and once its tasks have ended, which objects it made;
-the driver puts a batch that comes again. It asks the store which objects there are only where that
-attempt failed before its tasks had ended, and the rules or the tasks are other ones now or some of
-its records are lost:
+make any more are then deleted. So the sink notes in its state directory that a batch has begun, by
+which rules, and once its tasks have ended, which objects it made; the driver puts a batch that
+comes again. It asks the store which objects there are only where that attempt failed before its
+tasks had ended, and the rules are other ones now or some of its records are lost:
 
     STATE_DIR/objects.json   {"keys": [...], "starts": {"logs.5f2c19aa-0": 1200},
-                              "is_whole": true, "rules": "9d0c…", "by": ["kind", "date", "hour"],
-                              "cuts": {"logs-0": [1260]}}
+                              "is_whole": true, "rules": "9d0c…", "by": ["kind", "date", "hour"]}
 
 A list of keys alone is an earlier version's. One without `by` is of a lake that is partitioned by
-kind, service and date, and stays so. One without `cuts` does not say in which tasks the batch was.
+kind, service and date, and stays so.
 
 Requests are signed by `botocore` (Signature Version 4), with credentials of the job file or those
 that AWS's tools find: environment, profile, web identity, the machine's or container's role.
@@ -140,8 +137,6 @@ class Note:
         is_whole: Whether there are no other objects of it.
         rules: Digest of the rules that chose its rows, as `SinkContext.rules`.
         by: The columns by which the lake is partitioned.
-        cuts: Offsets at which tasks cut the batch when it came first, by stream and partition;
-            None: unknown.
     """
 
     keys: tuple[str, ...] = ()
@@ -149,7 +144,6 @@ class Note:
     is_whole: bool = True
     rules: str = ""
     by: tuple[PartitionColumn, ...] = FORMER_PARTITIONED_BY
-    cuts: Mapping[str, Sequence[int]] | None = None
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -202,7 +196,7 @@ class S3(HttpTaskSink):
             self._comes_again = any(is_of_batch(key, starts, self._tag) for key in note.keys)
         if not self._comes_again:
             rules, by = self.context.rules, self._partitioning.by
-            self._write(Note((), starts, is_whole=False, rules=rules, by=by, cuts=self._cuts_now()))
+            self._write(Note((), starts, is_whole=False, rules=rules, by=by))
 
     @override
     def is_ready(self) -> bool:
@@ -253,9 +247,17 @@ class S3(HttpTaskSink):
         return self._key_of(request)
 
     @override
+    def write(self, rows: pa.Table) -> None:
+        self._comes_again = False  # what is lost of the batch is known before its objects are made
+        super().write(rows)
+
+    @override
     def commit(self, results: Sequence[WrittenRequests]) -> None:
         if self._comes_again:  # only now it is known what of it is lost
-            results = [self.encoded(it.left) for it in results if it.left is not None]
+            results = [
+                it if it.left is None else replace(self.encoded(it.left), counts=it.counts)
+                for it in results
+            ]
         super().commit(results)
 
     @override
@@ -341,19 +343,12 @@ class S3(HttpTaskSink):
             UnavailableError: The store does not say which there are.
         """
         note = self._read()
-        is_cut_otherwise = note.cuts != self._cuts_now()
-        may_differ = (
-            note.rules != self.context.rules or is_cut_otherwise or bool(self.context.shortened)
-        )
+        may_differ = note.rules != self.context.rules or bool(self.context.shortened)
         if note.is_whole or note.starts != self.context.starts or not may_differ:
             return list(note.keys)
         found = self._listed()
         self._persist(replace(note, keys=tuple(found), is_whole=True))
         return found
-
-    def _cuts_now(self) -> dict[str, list[int]]:
-        """The offsets at which tasks cut the batch in work, by stream and partition."""
-        return {f"{at.stream}-{at.partition}": [*it] for at, it in self.context.cuts.items()}
 
     def _listed(self) -> list[str]:
         """The objects of the batch in work that are there, of all directories.
@@ -372,9 +367,8 @@ class S3(HttpTaskSink):
             if answer is None or answer.status != 200:
                 said = "no answer" if answer is None else answer.fault.reason
                 raise UnavailableError(
-                    "objects of an earlier attempt at this batch have to be listed, for the job or"
-                    f" the batch's tasks were changed, or records lost, since: {said}; the sink"
-                    " needs s3:ListBucket for that"
+                    "objects of an earlier attempt at this batch have to be listed, for the job was"
+                    f" changed or records lost since: {said}; the sink needs s3:ListBucket for that"
                 )
             body = answer.body.decode()
             keys = (unquote(html.unescape(it)).removeprefix(prefix) for it in _KEY.findall(body))

@@ -106,8 +106,8 @@ class SinkContext(BatchNames):
         clock: The clock.
         starts: First offset of the current batch by `position_tag`; empty if unknown. The query
             keeps it up to date.
-        cuts: Offsets at which tasks of Spark cut the current batch; empty where the driver has
-            always written it as a whole.
+        cuts: Offsets at which tasks of Spark cut the current batch when it was first delivered;
+            empty where the driver has always written it as a whole.
         rules: Digest of what decides which rows the sink gets and how they are written.
         shortened: `position_tag` of each partition of which the log has lost records since the
             batch was planned: an earlier attempt may have delivered those, and they stay.
@@ -152,7 +152,7 @@ class SinkContext(BatchNames):
         planned: Offsets,
         cuts: Mapping[StreamPartition, tuple[int, ...]] = MappingProxyType({}),
     ) -> None:
-        """A batch between two positions comes, which tasks cut at these offsets."""
+        """A batch between two positions comes, which its first tasks cut at these offsets."""
         self.stream_ids.update(planned.stream_ids)
         self.generations.clear()
         self.generations.update(planned.generations)
@@ -346,6 +346,25 @@ class Writer(Protocol):
     def close(self) -> WriteResult:
         """All rows came; what is returned is what `TaskSink.commit` gets."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRows(WriteResult):
+    """The result of a `RowsWriter`."""
+
+
+@dataclass(slots=True)
+class RowsWriter:
+    """The writer of tasks that leave all rows to `TaskSink.write`."""
+
+    _batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Keep them."""
+        self._batches.append(rows)
+
+    def close(self) -> LeftRows:
+        return LeftRows(left=pa.Table.from_batches(self._batches) if self._batches else None)
 
 
 class TaskSink(Sink):

@@ -120,7 +120,7 @@ class SinkBatch:
         before: Position before it.
         planned: Position behind it.
         size: Bytes that it was planned with; None: unknown.
-        cuts: Offsets at which its tasks begin, for the journal.
+        cuts: Offsets at which its first tasks began, for the journal.
         part: What tasks do for the sink; None: the driver writes.
         publishes: Whether the destination may have records before the batch is finished.
     """
@@ -381,11 +381,10 @@ class SinkBatches:
         planned, before = self.planned(number), self.planned(number - 1)
         plan = self.plan_of(planned)
         size = None if plan is None else self._size_of(number, planned, plan)
-        cuts: Cuts = {}
-        if plan is not None and self._batch_writer.writes_in_tasks:
-            cuts = plan.cuts()
+        cuts, is_recut = self._cuts_of(planned, plan)
         self.context.begin_batch(before, planned, cuts)
-        part = self._batch_writer.part(number, self._spans.own_subjects, begins)
+        own = self._spans.own_subjects
+        part = self._batch_writer.part(number, own, begins, is_recut=is_recut)
         publishes = part is not None and self._batch_writer.publishes_in_tasks
         self._journal.begin(Offsets(before.next, planned.stream_ids, {}, before.generations))
         if publishes:
@@ -482,6 +481,16 @@ class SinkBatches:
         if found is None or not found.next.items() <= planned.next.items():
             return None
         return found
+
+    def _cuts_of(self, planned: Offsets, plan: PlannedBytes | None) -> tuple[Cuts, bool]:
+        """Return where a batch was cut when it was first delivered, and whether tasks cut it anew.
+
+        What is sent twice must be cut as the first time, for a destination that knows it by that.
+        """
+        writes = plan is not None and self._batch_writer.writes_in_tasks
+        cuts: Cuts = plan.cuts() if plan is not None and writes else {}
+        first = self._journal.cuts_of(planned) if self.publishes else None
+        return (cuts, False) if first is None else (first, first != cuts)
 
     def _size_of(self, number: int, planned: Offsets, found: PlannedBytes) -> int:
         """The bytes that a batch was planned with.
