@@ -9,7 +9,7 @@ import pytest
 from penstock.router.lake import index, plan, store
 from penstock.router.lake.layout import LakeFile, Source
 from penstock.router.lake.merged_rows import MergedRows
-from penstock.router.lake.plan import Plan, PlanState, Snapshot, Step
+from penstock.router.lake.plan import Plan, PlanState, Policy, Snapshot, Step
 from penstock.router.lake.store import LakeStore
 from tests.sim import lake_world
 
@@ -31,9 +31,8 @@ def shows_both(patch: pytest.MonkeyPatch) -> None:
 def is_hasty(patch: pytest.MonkeyPatch) -> None:
     """Sources go before readers of the index are done."""
 
-    def hasty(state: PlanState, snapshot: Snapshot, now_ns: int, keep_s: float) -> Step | None:
-        del keep_s
-        return _next_step(state, snapshot, now_ns, 0.0)
+    def hasty(state: PlanState, snapshot: Snapshot, now_ns: int, policy: Policy) -> Step | None:
+        return _next_step(state, snapshot, now_ns, replace(policy, keep_s=0.0))
 
     patch.setattr(plan, "next_step", hasty)
 

@@ -364,6 +364,19 @@ def test_partitions_past_their_age_go_and_a_replay_does_not_bring_them_back(
     assert (stage.sent, stage.detail["left_out_expired"]) == (60, 4)
 
 
+def test_a_partition_that_cannot_be_merged_goes_once_it_is_past_its_age(
+    tmp_path: Path, clock: TestClock
+) -> None:
+    small_files(sink(tmp_path, clock), service="s1")
+    damaged = next(iter((tmp_path / "lake").glob("kind=log/service=s1/**/*.parquet")))
+    damaged.write_bytes(b"nothing of the kind")
+    assert run(tmp_path, AT_ONCE, clock) == {"skipped_plans": 1, "waiting": 1}
+    clock.now_ns += DAY_S * NS
+    done = run(tmp_path, replace(AT_ONCE, max_age_s=float(DAY_S)), clock)
+    assert (done["removed_files"], done["waiting"]) == (6, 0)
+    assert not files(tmp_path)
+
+
 def test_one_compactor_is_at_work_at_a_time(tmp_path: Path, clock: TestClock) -> None:
     small_files(sink(tmp_path, clock))
     store = LocalLake(tmp_path / "lake")

@@ -195,7 +195,7 @@ def steps(snapshot: Snapshot, now_ns: int, policy: Policy) -> list[Step]:
     """Return the steps that may be done now: one for each plan, and new plans."""
     found: list[Step] = []
     for state in snapshot.plans:
-        step = next_step(state, snapshot, now_ns, policy.keep_s)
+        step = next_step(state, snapshot, now_ns, policy)
         if step is not None:
             found.append(step)
     mine = {state.plan.hidden for state in snapshot.plans}
@@ -204,14 +204,17 @@ def steps(snapshot: Snapshot, now_ns: int, policy: Policy) -> list[Step]:
     return found + [Create(it) for it in islice(new_plans(snapshot, now_ns, policy), room)]
 
 
-def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, keep_s: float) -> Step | None:
+def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, policy: Policy) -> Step | None:
     """Return the next step of a plan; None: it has to wait."""
     plan = state.plan
-    keep_ns = round(keep_s * _NS)
+    keep_ns = round(policy.keep_s * _NS)
     if state.decision == "cancelled":  # its name may be needed again, by no process that is late
         return Forget(plan) if now_ns >= state.decided_ns + keep_ns else None
     if state.decision is None:
-        if not is_unchanged(plan, snapshot.files):
+        now = datetime.fromtimestamp(now_ns / _NS, UTC)
+        # Its files are removed instead, which one that nobody can merge would else keep for ever.
+        is_late = plan.merges and is_expired(plan.directory, now, policy.max_age_s)
+        if is_late or not is_unchanged(plan, snapshot.files):
             return Decide(plan, "cancelled")
         if now_ns < state.created_ns + keep_ns:  # a sink that did not see it may be publishing
             return None
