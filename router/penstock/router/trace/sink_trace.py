@@ -380,7 +380,8 @@ def _located(base: Verdict, place: Place, problem: str) -> Verdict:
     if base.batch is None:
         notes.append("the journal does not name its batch: the routes are taken as unchanged")
     if isinstance(place, Gone):
-        notes.append(f"{place.where} does not have it: retention or another tool removed it")
+        why = "it was removed, or was too old for the sink when it came"
+        notes.append(f"{place.where} does not have it: {why}")
     if problem:
         notes.append(f"where it is cannot be asked now: {problem}")
     found = place if isinstance(place, str) else None
