@@ -1228,7 +1228,11 @@ class ReplicaManager:
 
     async def _has_space(self) -> bool:
         disk, directory = self._context.disk, self._replica_directories.data_dir
-        return await asyncio.to_thread(disk.available_bytes, directory) >= REOPEN_FREE_BYTES_MIN
+        try:
+            free = await asyncio.to_thread(disk.available_bytes, directory)
+        except OSError:  # it is asked again
+            return False
+        return free >= REOPEN_FREE_BYTES_MIN
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""

@@ -4,8 +4,9 @@ The log and its files are real; the cluster is a state that the test writes.
 """
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,9 @@ from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
 from penstock.logd.replication.events import Diverged, Fetch, Frames, NodeId
+from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame
+from tests.support.one_node import one_node
 from tests.support.partition_context import QuietLink, make_context
 from tests.support.waiting import wait_until_async
 
@@ -287,3 +290,32 @@ def led_by_another(other: str) -> StreamRecord:
     node = NodeId(other)
     now = structs.replace(partition, leader=node, last_leader=node, leader_epoch=5, version=9)
     return structs.replace(record, partitions=(now,))
+
+
+async def test_a_disk_that_does_not_say_what_is_free_ends_no_node(tmp_path: Path) -> None:
+    """A replica that could not be opened for want of space is opened once it does."""
+    async with one_node(tmp_path, RECORD.config):
+        pass
+    disk, streams = FailingDisk(), tmp_path / "streams"
+    (mark,) = streams.glob("*/0/synced")
+    mark.unlink()  # so that its log is written to when it is opened
+    asked: list[str] = []
+
+    def note(operation: str, _: Path) -> None:
+        if operation == "available_bytes":
+            asked.append(operation)
+
+    with ExitStack() as full:
+        full.enter_context(disk.failing(errno.ENOSPC, under=streams))
+        full.enter_context(disk.before(note))
+        full.enter_context(disk.fails("available_bytes"))
+        async with one_node(tmp_path, context=make_context(disk=disk)) as node:
+
+            def is_open() -> bool:
+                with suppress(NotOpenError, RefusedError):
+                    return bool(node.partition("logs"))
+                return False
+
+            await wait_until_async(lambda: len(asked) > 1, what="it is asked again")
+            full.close()
+            await wait_until_async(is_open, what="it is open")
