@@ -343,25 +343,21 @@ def processes_of_starts(session: Session) -> list[psutil.Process]:
 
 
 def test_processes_that_queries_were_started_with_end_when_nothing_uses_them(
-    tmp_path: Path, logd: Logd
+    spark: Session, logd: Logd
 ) -> None:
-    """Spark ends what they have forked after a minute, and starts them again.
+    """Spark ends what they have forked after a minute, and starts them again."""
+    options = {"logd": logd.fetch, "subscribe": "logs"}
+    rows = spark.spark.read.format("logd").options(**options).load()
+    count = rows.count()
+    first = processes_of_starts(spark)
+    assert first
+    times_ns = itertools.count(10**12, 10**12)
+    spark.end_unused_processes(next(times_ns))
+    assert set(processes_of_starts(spark)) == set(first), "what is forked may be in use"
 
-    The session is the test's: what other queries have left in use is not ended.
-    """
-    with running_spark(tmp_path) as spark:
-        options = {"logd": logd.fetch, "subscribe": "logs"}
-        rows = spark.spark.read.format("logd").options(**options).load()
-        count = rows.count()
-        first = processes_of_starts(spark)
-        assert first
-        times_ns = itertools.count(10**12, 10**12)
+    def have_ended() -> bool:
         spark.end_unused_processes(next(times_ns))
-        assert set(processes_of_starts(spark)) == set(first), "what is forked may be in use"
+        return not processes_of_starts(spark)
 
-        def have_ended() -> bool:
-            spark.end_unused_processes(next(times_ns))
-            return not processes_of_starts(spark)
-
-        wait_until(have_ended, within_s=100, what="they end")
-        assert spark.spark.read.format("logd").options(**options).load().count() == count
+    wait_until(have_ended, within_s=100, what="they end")
+    assert spark.spark.read.format("logd").options(**options).load().count() == count
