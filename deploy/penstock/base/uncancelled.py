@@ -1,4 +1,4 @@
-"""Work that a cancelled waiter does not leave half done."""
+"""Await work to its end, also where the waiter is cancelled."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 async def uncancelled(work: Awaitable[T]) -> T:
-    """Await work to its end; who is cancelled meanwhile is so at that end.
+    """Await work to its end. A waiter that is cancelled meanwhile is cancelled then.
 
-    For what a thread does and no other one may do beside it, such as to replace a file.
+    A thread that replaces a file, for example, must have ended before another one replaces it.
 
     Raises:
         asyncio.CancelledError: The waiter was cancelled; the work has ended.

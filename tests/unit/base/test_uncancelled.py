@@ -1,4 +1,4 @@
-"""Work that goes on to its end, whoever waits for it."""
+"""Work goes on to its end though its waiter is cancelled."""
 
 import asyncio
 

@@ -179,7 +179,7 @@ class Journal:
     async def commit(self) -> None:
         """Write and sync everything offered so far; on return nothing of it is on its way.
 
-        That holds for who is cancelled here, too: each offer is answered.
+        Cancelling it does not leave an offer without an answer.
         """
         async with self._committing:
             await uncancelled(self._commit())

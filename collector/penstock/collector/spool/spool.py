@@ -317,7 +317,7 @@ class Spools:
     bulk: Spool
     urgent: Spool
     _apart: set[asyncio.Future[int]] = field(default_factory=set, init=False)
-    """Of the units on their way into both spools."""
+    """The futures of units that are being written to both spools."""
 
     @property
     def both(self) -> tuple[Spool, Spool]:

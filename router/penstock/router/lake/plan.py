@@ -212,7 +212,7 @@ def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, policy: Policy)
         return Forget(plan) if now_ns >= state.decided_ns + keep_ns else None
     if state.decision is None:
         now = datetime.fromtimestamp(now_ns / _NS, UTC)
-        # Its files are removed instead, which one that nobody can merge would else keep for ever.
+        # Retention removes its files instead. A damaged one would keep the partition for ever.
         is_late = plan.merges and is_expired(plan.directory, now, policy.max_age_s)
         if is_late or not is_unchanged(plan, snapshot.files):
             return Decide(plan, "cancelled")

@@ -483,7 +483,7 @@ class SinkBatches:
         return found
 
     def _cuts_of(self, planned: Offsets, plan: PlannedBytes | None) -> tuple[Cuts, bool]:
-        """Return where a batch was cut when it was first delivered, and whether tasks cut it anew.
+        """Return where a batch was cut when it was first delivered, and whether tasks now differ.
 
         What is sent twice must be cut as the first time, for a destination that knows it by that.
         """
