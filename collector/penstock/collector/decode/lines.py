@@ -336,9 +336,11 @@ def structured_fields(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | N
 
     None for any other line.
     """
-    text = line.removeprefix(BYTE_ORDER_MARK).lstrip(_BLANKS)
-    if not text.startswith(b"{"):
-        return None, False
+    text = line
+    if line[:1] != b"{":
+        text = line.removeprefix(BYTE_ORDER_MARK).lstrip(_BLANKS)
+        if text[:1] != b"{":
+            return None, False
     fields, repaired = read_object(text)
     if fields is None or not (is_telling(fields) or rules.field in fields):
         return None, False
