@@ -132,8 +132,17 @@ class Answers:
         connection.subscribe(inbox(number))
 
     def wait(self) -> int:
-        """Wait for one read; returns how many answers it brought."""
-        data = self._connection.lines()
+        """Wait for one read; returns how many answers it brought.
+
+        Raises:
+            ConnectionError: Nothing came for as long as the connection waits.
+        """
+        try:
+            data = self._connection.lines()
+        except TimeoutError as error:
+            waited_s = self._connection.socket.gettimeout()
+            text = f"no answer for {waited_s:.0f} s after {self.count:,} answers"
+            raise ConnectionError(text) from error
         new = data.count(self._begin)
         refused = data.count(b'"error"') + data.count(b"HMSG ")
         if refused and not self.refused:

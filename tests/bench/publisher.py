@@ -22,6 +22,8 @@ from tests.bench.nats_wire import Answers, Connection, inbox
 from tests.bench.worker import work
 
 PING: Final = b"PING\r\n"
+ANSWER_S_MAX: Final = 60
+"""Seconds without any answer after which a publisher gives up: nothing is sent twice."""
 BLOCK_BYTES: Final = 64 * 1024
 """Bytes of unanswered messages that go out in one write."""
 
@@ -96,7 +98,7 @@ def _plain(job: Job) -> Prepared:
 
 def _acked(job: Job) -> Prepared:
     """At most `window` messages unanswered; each asks for an answer."""
-    connection = Connection(job.url)
+    connection = Connection(job.url, timeout_s=ANSWER_S_MAX)
     answers = Answers(connection, job.number)
     one = message(job.subject, job.size_bytes, inbox(job.number))
     block = memoryview(one * job.window)
@@ -159,7 +161,7 @@ def _paced(job: Job) -> Prepared:
 
 def _answered_each(job: Job, parts: Sequence[bytes]) -> Prepared:
     """Parts that are answered once each, at most `window` of them unanswered."""
-    connection = Connection(job.url)
+    connection = Connection(job.url, timeout_s=ANSWER_S_MAX)
     answers = Answers(connection, job.number)
 
     def run() -> Result:

@@ -33,6 +33,8 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 _TAG: Final = re.compile(r"Input tag ('.*') found using '(\w+)' .* expected tags: (.*)", re.DOTALL)
 _AT_ALL: Final = "correct the keys named"
+_ALIKE_MIN: Final = 0.7
+"""Least likeness, from 0 to 1, of a key that may have been meant; below it none is named."""
 
 
 def describe_errors(
@@ -117,7 +119,7 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], key: str) -> tuple[
 
 
 def _unknown(name: str, known: list[str]) -> tuple[str, str]:
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name, known, 1, _ALIKE_MIN)
     text = "there is no such key" + (f"; did you mean {near[0]}?" if near else "")
     listed = f"; known keys here: {', '.join(known)}" if known else ""
     return text, f"remove the key, or correct its spelling{listed}"

@@ -62,3 +62,17 @@ def test_on_a_low_terminal_no_part_is_out_of_sight(tmp_path: Path) -> None:
         if low:
             assert "12,000" in shown
             assert " 24" in shown
+
+
+def test_what_a_stopped_part_said_last_is_not_shown(tmp_path: Path) -> None:
+    stage = {"name": "source/app", "received": 1000, "sent": 900, "lag": 100, "errors": 0}
+    statuses = {"collector": {"component": "collector", "health": "ready", "stages": [stage]}}
+    for terminal in (True, False):
+        for phase, lag in ((Phase.READY, True), (Phase.STOPPED, False)):
+            output, clock = io.StringIO(), StoppedClock()
+            console = Console(file=output, force_terminal=terminal, width=100)
+            with Screen(Layout(tmp_path), console=console, clock=clock) as screen:
+                clock.now_s = 60
+                screen.show({"collector": phase}, statuses)
+                shown = output.getvalue()
+            assert ("100" in shown) == lag

@@ -210,6 +210,12 @@ def test_an_unknown_key_names_the_known_ones(tmp_path: Path) -> None:
     assert "known keys here: password, url" in mistake.fix
 
 
+def test_an_unknown_key_is_not_taken_for_one_that_is_hardly_alike(tmp_path: Path) -> None:
+    mistake = _mistake(tmp_path, "name: a\nadmit: nowhere\nlist: nowhere\n")
+    assert "admit: there is no such key; did you mean admin?" in mistake.reason
+    assert "list: there is no such key\n" in f"{mistake.reason}\n"
+
+
 def test_an_unknown_key_in_a_list_names_the_known_ones_of_its_type(tmp_path: Path) -> None:
     mistake = _mistake(tmp_path, "name: a\nsources: [{type: file, include: [], includ: 1}]\n")
     assert "sources.0.includ: there is no such key; did you mean include?" in mistake.reason

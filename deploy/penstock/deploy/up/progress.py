@@ -138,7 +138,12 @@ class Screen:
         self._until_ns = self._clock.monotonic_ns() + seconds * 10**9
 
     def show(self, phases: Mapping[str, Phase], statuses: Mapping[str, dict[str, Any]]) -> None:
-        """Bring the table, or from time to time a line, up to date."""
+        """Bring the table, or from time to time a line, up to date.
+
+        What a part that has stopped said last is left out: it went on counting after that.
+        """
+        stopped = {name for name, phase in phases.items() if phase is Phase.STOPPED}
+        statuses = {name: said for name, said in statuses.items() if name not in stopped}
         if self._live is not None:
             table = stage_table(phases, statuses)
             if table.row_count + _LINES_BESIDE > self.console.height:
