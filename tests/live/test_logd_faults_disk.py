@@ -47,6 +47,16 @@ async def publish_until_refused(client: Client, stream: str, size: int) -> list[
     pytest.fail("nothing was ever refused")
 
 
+async def publish_more(client: Client, stream: str, size: int) -> int:
+    """Publish until it is refused; how many were acked."""
+    for number in range(20_000):
+        try:
+            await publish(client, stream, b"%d:" % number + b"x" * size)
+        except nats.js.errors.APIError:
+            return number
+    pytest.fail("nothing was ever refused")
+
+
 async def publish(client: Client, stream: str, payload: bytes) -> int:
     ack = await client.jetstream().publish(f"t.{stream}", payload, timeout=20)
     return int(ack.seq) - 1
@@ -76,7 +86,9 @@ async def test_a_full_disk_stops_its_streams_alone_and_nothing_acked_is_lost(
 ) -> None:
     streams = [LOGS | {"name": name, "subject": f"t.{name}"} for name in (*SIZES, "elsewhere")]
     with small_file_system(tmp_path / "small", "6m") as small, contextlib.ExitStack() as stack:
-        logd = Logd(tmp_path / "logd", nats_url, streams, data_dir=str(small / "data"))
+        logd = Logd(
+            tmp_path / "logd", nats_url, streams, data_dir=str(small / "data"), min_free_bytes=0
+        )
         stack.callback(logd.daemon.close)
         logd.daemon.start()
         await asyncio.to_thread(logd.daemon.stop)
@@ -111,7 +123,9 @@ async def test_a_stream_goes_on_when_there_is_space_again(
     tmp_path: Path, nats_url: str, client: Client
 ) -> None:
     with small_file_system(tmp_path / "small", "4m") as small:
-        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"))
+        logd = Logd(
+            tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"), min_free_bytes=0
+        )
         with running(logd):
             acked = await publish_until_refused(client, "logs", 100_000)
             grow(small, "32m")
@@ -131,7 +145,9 @@ async def test_a_stream_that_meets_a_full_disk_at_its_first_message_goes_on_with
 ) -> None:
     """Its epoch, begun at the start, is written down with the first message."""
     with small_file_system(tmp_path / "small", "16m") as small:
-        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"))
+        logd = Logd(
+            tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"), min_free_bytes=0
+        )
         with running(logd):
             assert await publish(client, "logs", b"before") == 0
             await asyncio.to_thread(logd.daemon.stop)
@@ -149,7 +165,7 @@ def test_a_replica_that_met_a_full_disk_at_its_creation_takes_part_with_space(
     tmp_path: Path, nats_url: str, lacks: str
 ) -> None:
     """Without bytes its log fails at the first write; without files it cannot be opened."""
-    cluster = LogdCluster(tmp_path, nats_url)
+    cluster = LogdCluster(tmp_path, nats_url, min_free_bytes=0)
     node = cluster.nodes[cluster.names[0]]
     with streams_on_their_own_disk(node.data_dir) as small, cluster:
         with filled(small, lacks):
@@ -164,7 +180,7 @@ async def test_cursors_that_met_a_full_disk_are_stored_with_space(
     tmp_path: Path, nats_url: str, client: Client, lacks: str
 ) -> None:
     """Their stream is logd's own, made with the first of them."""
-    logd = Logd(tmp_path / "logd", nats_url, [LOGS])
+    logd = Logd(tmp_path / "logd", nats_url, [LOGS], min_free_bytes=0)
     with streams_on_their_own_disk(logd.data_dir) as small, running(logd), logd.client() as log:
         assert await publish(client, "logs", b"read") == 0
         cursor = log.cursor("reader", "logs")
@@ -213,7 +229,7 @@ async def test_a_deleted_stream_gives_the_disk_back_at_once(
     """Its files are closed, too: one that is open takes its space until the process ends."""
     with small_file_system(tmp_path / "small", "24m") as small:
         logd = Logd(tmp_path / "logd", nats_url, [LOGS | {"max_segment_bytes": 64 << 20}])
-        logd.config["data_dir"] = str(small / "data")
+        logd.config |= {"data_dir": str(small / "data"), "min_free_bytes": 0}
         with running(logd), logd.client() as log:
             before = used_bytes(small)
             if harm == "failed":
@@ -248,7 +264,9 @@ async def test_a_sync_that_fails_takes_back_what_was_not_durable_and_nothing_els
 ) -> None:
     with small_file_system(tmp_path / "small", "14m") as small:
         disk, place = ThinDisk(small), tmp_path / "thin"
-        logd = Logd(tmp_path / "logd", nats_url, [LOGS], data_dir=str(place / "data"))
+        logd = Logd(
+            tmp_path / "logd", nats_url, [LOGS], data_dir=str(place / "data"), min_free_bytes=0
+        )
         with disk.mounted(place), running(logd):
             acked = await publish_until_refused(client, "logs", 60_000)
             assert len(acked) > 10
@@ -293,6 +311,32 @@ async def test_a_directory_that_takes_no_files_stops_its_stream_until_it_does(
         with logd.client() as log:
             log.open_stream("logs")
         assert await publish(client, "logs", b"after") == len(acked)
+
+
+async def test_publishers_are_refused_while_there_is_space_for_retention_and_purges(
+    tmp_path: Path, nats_url: str, client: Client
+) -> None:
+    with small_file_system(tmp_path / "small", "24m") as small:
+        logd = Logd(
+            tmp_path / "logd", nats_url, [LOGS], data_dir=str(small / "data"),
+            min_free_bytes=16 * 2**20, retention_interval_s=1,
+        )  # fmt: skip
+        with running(logd):
+            acked = await publish_until_refused(client, "logs", 2000)
+            status = logd.daemon.status()
+            assert any("min_free_bytes, 16,777,216" in reason for reason in status["reasons"])
+            await asyncio.to_thread(logd.restart, kill=True)
+            with pytest.raises(nats.js.errors.APIError):
+                await publish(client, "logs", b"refused after a restart, too")
+            with logd.client() as log:
+                assert log.purge("logs", len(acked)) == len(acked)
+            await wait_until_async(lambda: logd.daemon.status()["health"] == "ready")
+            assert await publish(client, "logs", b"after a purge") == len(acked)
+            more = len(acked) + 1 + await publish_more(client, "logs", 2000)
+            with logd.client() as log:
+                log.alter_stream("logs", retention={"bytes": 2**20})
+            await wait_until_async(lambda: logd.daemon.status()["health"] == "ready")
+            assert await publish(client, "logs", b"after retention") == more
 
 
 async def test_a_log_whose_files_were_removed_takes_no_more(

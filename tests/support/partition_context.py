@@ -5,7 +5,7 @@ from typing import Final
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.encryption.master_keys import MasterKeys
-from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
+from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget, DiskSpace
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.link import NatsLink
@@ -41,6 +41,7 @@ def make_context(
     budget_bytes: int = 1 << 20,
     clock: Clock | None = None,
     admission: AdmissionPolicy = NEVER_LEAVE,
+    space: DiskSpace | None = None,
     masters: MasterKeys | None = None,
     tracer: Tracer | None = None,
     disk: Disk = REAL_DISK,
@@ -62,6 +63,7 @@ def make_context(
         writer_pool=WRITER_POOL,
         clock=clock or SystemClock(),
         admission=admission,
+        space=space or DiskSpace(),
         masters=masters or MasterKeys({}),
         streams_for=lambda _: (),
         knows_stream=lambda _: False,

@@ -73,6 +73,9 @@ class LogdConfig(_Settings):
         streams: Made at start when missing. Without `cluster` the options of those that are there
             follow the file; their subject cannot.
         max_intake_bytes: Bytes of accepted messages that may wait for the disk, over all streams.
+        min_free_bytes: Bytes that stay free on the disk of `data_dir`: below it publishers are
+            refused, so that retention, purges and commands have space to free more. It is looked at
+            each second; 0: publishers are refused when the disk is full.
         max_streams: Streams there may be, those configured included.
         max_metrics_streams: Partitions that have their own series at `/metrics`; of more, those
             in trouble, then those with most records since the start.
@@ -110,6 +113,7 @@ class LogdConfig(_Settings):
     encryption: EncryptionSection | None = None
     streams: tuple[ConfiguredStream, ...] = ()
     max_intake_bytes: Annotated[int, Field(ge=64 * 1024, le=64 * 1024 * _MIB)] = 256 * _MIB
+    min_free_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 256 * _MIB
     max_streams: Annotated[int, Field(ge=1, le=100_000)] = STREAMS_MAX
     max_metrics_streams: Annotated[int, Field(ge=0, le=100_000)] = 400
     unsubscribe_after_s: Annotated[float, Field(ge=0.1, le=86_400)] | None = 10.0

@@ -28,7 +28,7 @@ from penstock.logd.directories import DATA_FORMAT
 from penstock.logd.encryption.master_keys import EncryptionSection, MasterKeys
 from penstock.logd.encryption.rotation import Rotation
 from penstock.logd.errors import CorruptError, LogdError, RefusedError
-from penstock.logd.intake.admission import ByteBudget
+from penstock.logd.intake.admission import ByteBudget, DiskSpace
 from penstock.logd.intake.turn import Message
 from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.listeners import Listeners
@@ -558,6 +558,7 @@ class _Daemon:
             knows_stream=lookup.knows,
             retention_interval_s=self._config.retention_interval_s,
             admission=self._config.admission_policy(),
+            space=DiskSpace(self._config.min_free_bytes),
             compaction_thread=self._compaction_thread,
             masters=self._masters,
             tracer=self._tracing.tracer,

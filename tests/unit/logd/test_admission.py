@@ -5,11 +5,13 @@ import random
 
 import pytest
 
+from penstock.logd.format.acks import Nack
 from penstock.logd.intake.admission import (
     NEVER_LEAVE,
     Admission,
     AdmissionPolicy,
     ByteBudget,
+    DiskSpace,
     Load,
     Move,
 )
@@ -115,3 +117,24 @@ def test_what_a_stream_holds_it_holds_of_the_whole_and_half_is_for_others() -> N
     first.release(50)
     greedy.release(40)
     assert total.held == 0
+
+
+def test_publishers_are_refused_below_the_least_free_space_until_there_is_an_eighth_more() -> None:
+    space = DiskSpace(8000)
+    assert not space.observe(8000)
+    assert space.refusal is None
+    assert space.observe(7999)
+    assert space.refusal is not None
+    assert space.refusal.nack is Nack.STORAGE_FAILED
+    assert space.refusal.nack.retryable
+    assert "7,999 bytes free, less than min_free_bytes, 8,000" in space.refusal.description
+    assert not space.observe(8999)
+    assert space.refusal is not None
+    assert space.observe(9000)
+    assert space.refusal is None
+
+
+def test_without_a_least_free_space_a_full_disk_refuses_by_itself() -> None:
+    space = DiskSpace(0)
+    assert not space.observe(0)
+    assert space.refusal is None

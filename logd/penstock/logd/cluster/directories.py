@@ -21,11 +21,16 @@ HELD_NAME: Final = "held"
 
 
 class ReplicaDirectories:
-    """The directories of one node. Its methods wait for the disk; any thread may call them."""
+    """The directories of one node. Its methods wait for the disk; any thread may call them.
+
+    Attributes:
+        on_disks: Those that may be on different disks.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self._streams, self._trash = data_dir / "streams", data_dir / "trash"
+        self.on_disks = data_dir, self._streams
         self._held = data_dir / HELD_NAME
         self._removing = threading.Lock()
         for directory in (self._streams, self._trash, self._held):

@@ -445,6 +445,8 @@ class ClusterEngine:
             found.append("no node leads the cluster: a majority cannot be reached")
         if self._alone and self._made.is_set() and not self._replicas.is_settled():
             found.append("a stream is being opened")
+        if refusal := self._replicas.space.refusal:
+            found.append(f"publishers are refused: {refusal.description}")
         if problem := self._replicas.rules_import.problem:
             found.append(problem)
         for stream, problem in sorted(self._replicas.streams_import.problems.items()):

@@ -725,7 +725,7 @@ class ReplicaManager:
         self._to_reopen: set[Place] = set()
         self._offline: dict[Place, OfflinePartition] = {}
         context = self._context = make_context(self)
-        self.node, self.masters = context.node, context.masters
+        self.node, self.masters, self.space = context.node, context.masters, context.space
         self.dispatcher = context.dispatcher
         self.subscription_manager = SubscriptionManager(
             link, context.budget, context.clock, context.admission
@@ -827,6 +827,7 @@ class ReplicaManager:
         await self.cluster.group.catch_up()
         await self.rules_import.run(self.cluster.group)
         await self.streams_import.run(self.cluster)
+        await self._look_at_space()
         self.ready = True
         self._look_at(self.cluster.group.state.streams)
         with uncollected():
@@ -839,6 +840,7 @@ class ReplicaManager:
         reviving = FailedLogReopener(self)
         while True:
             await asyncio.sleep(_NOTE_S)
+            await self._look_at_space()
             self.revived += await reviving.look(self._look_at_replicas())
             await self._retry_without_space()
             self._retry_without_files()
@@ -1226,13 +1228,33 @@ class ReplicaManager:
             else:
                 self._reconciler.touch(place)
 
+    async def _look_at_space(self) -> None:
+        """Have publishers refused, or taken again, by what is free on the disk now."""
+        free = await self._free_bytes()
+        if free is None or not self.space.observe(free):
+            return
+        for replica in self.each():
+            replica.partition.publish_queue.space_changed()
+        if refusal := self.space.refusal:
+            _log.error("publishers refused", reason=refusal.description)
+        else:
+            _log.info("publishers taken again", free_bytes=free)
+
     async def _has_space(self) -> bool:
-        disk, directory = self._context.disk, self._replica_directories.data_dir
+        free = await self._free_bytes()
+        return free is not None and free >= REOPEN_FREE_BYTES_MIN
+
+    async def _free_bytes(self) -> int | None:
+        """Return what is free on the fullest disk; None: one does not say, and is asked again."""
+        disk, directories = self._context.disk, self._replica_directories.on_disks
+
+        def free_bytes() -> int:
+            return min(map(disk.available_bytes, directories))
+
         try:
-            free = await asyncio.to_thread(disk.available_bytes, directory)
-        except OSError:  # it is asked again
-            return False
-        return free >= REOPEN_FREE_BYTES_MIN
+            return await asyncio.to_thread(free_bytes)
+        except OSError:
+            return None
 
     async def _remove(self, place: Place, record: StreamRecord) -> None:
         """Move data out of the way that the state says is to go, and say that it is gone."""

@@ -1,4 +1,4 @@
-"""Admission: how many bytes may wait for the disk, and when a full stream leaves its subject.
+"""Admission: what may wait for the disk, whether that has space, when a full stream leaves NATS.
 
 A stream that refuses messages for lack of room again and again leaves its subject, so that its
 publishers see "no responders" at once, and comes back when it has drained. It never leaves before
@@ -10,6 +10,9 @@ from enum import Enum
 from typing import Final
 
 from msgspec import Struct
+
+from penstock.logd.format.acks import Nack
+from penstock.logd.intake.options import Refusal
 
 _CALM_NS: Final = 1_000_000_000
 """Nanoseconds without a refusal after which refusals count as over."""
@@ -152,3 +155,33 @@ class ByteBudget:
         """A stream's budget: what it is given, or half of this one, so that others have room."""
         wanted = self.bytes_max // 2 if bytes_max is None else bytes_max
         return ByteBudget(min(wanted, self.bytes_max), self)
+
+
+class DiskSpace:
+    """Whether the disk has space for what publishers send. Used on the event loop only.
+
+    Retention, purges and commands need some space to free more. So publishers are refused while
+    there is still some.
+
+    Args:
+        free_bytes_min: Below it there is none; from an eighth more on there is some again.
+
+    Attributes:
+        refusal: Refusal of what is published; None: there is space.
+    """
+
+    def __init__(self, free_bytes_min: int = 0) -> None:
+        self.refusal: Refusal | None = None
+        self._free_bytes_min = free_bytes_min
+
+    def observe(self, free_bytes: int) -> bool:
+        """Take in how much is free; return whether `refusal` has come or gone."""
+        low, least = self.refusal is not None, self._free_bytes_min
+        if free_bytes >= (least + least // 8 if low else least):
+            self.refusal = None
+        else:
+            text = f"the disk of this node has {free_bytes:,} bytes free"
+            self.refusal = Refusal(
+                Nack.STORAGE_FAILED, f"{text}, less than min_free_bytes, {least:,}"
+            )
+        return low != (self.refusal is not None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.base.clock import Clock
 from penstock.logd.compaction.scheduler import CompactionThread
 from penstock.logd.encryption.master_keys import MasterKeys
-from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget
+from penstock.logd.intake.admission import NEVER_LEAVE, AdmissionPolicy, ByteBudget, DiskSpace
 from penstock.logd.limits import FRAMES_UNREMEMBERED_MAX
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
 from penstock.logd.partition.log_writer import WriterPool
@@ -42,6 +42,7 @@ class PartitionContext:
     knows_stream: Callable[[str], bool]
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
+    space: DiskSpace = field(default_factory=DiskSpace)
     compaction_thread: CompactionThread | None = None
     masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
     tracer: "Tracer | None" = None

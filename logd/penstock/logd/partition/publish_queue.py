@@ -217,6 +217,7 @@ class PublishQueue:
         self.stream = stream
         self.leads = False
         self.declined: Refusal | None = None
+        self._space = context.space
         self.alone = self.refuses = False
         self.pending_acks = 0
         self.skipped = self.ignored = 0
@@ -279,6 +280,15 @@ class PublishQueue:
         self.declined = refusal
         self._apply_refusal()
 
+    def space_changed(self) -> None:
+        """Note that the disk has no space for publishers any more, or has some again."""
+        self._apply_refusal()
+
+    @property
+    def _refusal(self) -> Refusal | None:
+        """Why everything is refused; what logd itself publishes is little, and is always taken."""
+        return self.declined or (None if is_internal(self.name) else self._space.refusal)
+
     def restore(self, frames: list[Frame]) -> int:
         """Take frames of a backup, at the offsets they have; the offset after them.
 
@@ -302,7 +312,7 @@ class PublishQueue:
         """Set the refusal of publishers; a stream that is being restored accepts none."""
         _, upto = self.stream.config.restored_range(self.number)
         restoring = BEING_RESTORED if self.intake.next_offset < upto else None
-        self.intake.handle(Declined(self.declined or restoring), self._clock.unix_ns())
+        self.intake.handle(Declined(self._refusal or restoring), self._clock.unix_ns())
 
     def pause(self) -> None:
         """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""
@@ -325,8 +335,8 @@ class PublishQueue:
         """
         if not self.leads:
             raise UnavailableError(f"stream {self.name}: it is not led here any more")
-        if self.declined is not None:
-            raise UnavailableError(f"stream {self.name}: {self.declined.description}")
+        if (refusal := self._refusal) is not None:
+            raise UnavailableError(f"stream {self.name}: {refusal.description}")
 
     def take(self, messages: list[Message], *, alone: bool = False) -> None:
         """Take what arrived in one turn.
