@@ -60,7 +60,8 @@ def take(
 ) -> list[Effect]:
     effects = intake.handle(Arrived(messages, room), now_ns)
     counts = intake.counts
-    assert counts.received == counts.stored + counts.duplicates + counts.refused.total()
+    assert counts.refused_total == counts.refused.total()
+    assert counts.received == counts.stored + counts.duplicates + counts.refused_total
     return effects
 
 

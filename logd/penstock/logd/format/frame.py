@@ -253,7 +253,7 @@ def parse_frames(data: bytes | memoryview, *, where: str = "") -> list[tuple[Fra
 
 
 def _header_crc(data: bytes) -> int:
-    return crc32c(data[12:HEADER_SIZE], crc32c(data[:8]))
+    return crc32c(data[:8] + data[12:HEADER_SIZE])
 
 
 def _check_ranges(header: FrameHeader, where: str) -> None:

@@ -132,6 +132,11 @@ class IntakeCounts(Struct):
     refused: Counter[Nack] = msgspec.field(default_factory=Counter)
     untold: Counter[Nack] = msgspec.field(default_factory=Counter)
 
+    @property
+    def refused_total(self) -> int:
+        """Records refused for any reason."""
+        return self.received - self.stored - self.duplicates
+
 
 BUSY: Final = "too many bytes wait to be stored; try again later"
 

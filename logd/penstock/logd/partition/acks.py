@@ -7,6 +7,7 @@ acks fast enough they are dropped and counted: the publisher asks again and lear
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from penstock.base.clock import Clock, SystemClock
@@ -145,15 +146,20 @@ def stored_lines(stream: str, epoch: int, run: AckRun) -> list[bytes]:
         digits, seq_digits = len(str(first)), len(str(first + 1))
         # Up to where an offset or a seq (the offset plus one) has more digits.
         stop = min(end, first + 1 if seq_digits > digits else 10**digits - 1)
-        body = b'{"stream":"%b","seq":%%d,"offset":%%d,"epoch":%d}' % (stream.encode(), epoch)
-        length = len(body) - 4 + seq_digits + digits
-        line = b"PUB %%b %d\r\n%b\r\n" % (length, body)
+        line = _stored_line(stream, epoch, digits + seq_digits)
         some = replies[first - run.base_offset : stop - run.base_offset]
         lines += [
             line % (reply, offset + 1, offset) for offset, reply in enumerate(some, first) if reply
         ]
         first = stop
     return lines
+
+
+@lru_cache(maxsize=1024)
+def _stored_line(stream: str, epoch: int, digits: int) -> bytes:
+    """The pattern of an ack's NATS message for a reply, a seq and an offset of so many digits."""
+    body = b'{"stream":"%b","seq":%%d,"offset":%%d,"epoch":%d}' % (stream.encode(), epoch)
+    return b"PUB %%b %d\r\n%b\r\n" % (len(body) - 4 + digits, body)
 
 
 class LoopDispatcher:

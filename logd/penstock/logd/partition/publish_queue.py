@@ -386,7 +386,8 @@ class PublishQueue:
         while self._held and self._held[0][0] <= high_watermark + 1:
             self.budget.release(self._held.popleft()[1])
         self._send_acks(self._pending, high_watermark)
-        self._send_acks(self._pending_here, high_watermark)
+        if self._pending_here:
+            self._send_acks(self._pending_here, high_watermark)
 
     def fail(self, reason: str) -> None:
         """The storage failed: nothing more is taken, and what waits is refused."""
@@ -451,7 +452,7 @@ class PublishQueue:
                 case AckLater():
                     for ack in effect.acks:
                         (self._pending_here if ack.here else self._pending).append(ack)
-                    self.pending_acks += sum([ack_count(ack) for ack in effect.acks])
+                        self.pending_acks += ack_count(ack)
                 case _:
                     assert_never(effect)
         if appends:
@@ -463,8 +464,8 @@ class PublishQueue:
             return
         due = []
         while pending and pending[0].release <= upto:
-            due.append(pending.popleft())
-        self.pending_acks -= sum([ack_count(ack) for ack in due])
+            due.append(ack := pending.popleft())
+            self.pending_acks -= ack_count(ack)
         self._acks.send_acks(self.name, self.intake.epoch, due)
 
 

@@ -206,7 +206,7 @@ class SubscriptionManager:
             partition = listener.partition
             taken = _without_reserved(partition, arrived) if listener.wild else arrived
             partition.take(taken, alone=alone)
-            refused = partition.intake.counts.refused.total()
+            refused = partition.intake.counts.refused_total
             if refused != listener.refused:
                 listener.refused = refused
                 self._stir(listener)

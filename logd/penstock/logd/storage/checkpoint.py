@@ -365,7 +365,8 @@ def encode_mark(base_offset: int, end_offset: int, log_size: int, *, closed: boo
     records = min(end_offset - base_offset, 0xFFFFFFFF)
     fields = (MARK_MAGIC, MARK_FORMAT_VERSION, closed, base_offset, log_size)
     bare = _LAYOUT.pack(*fields, 0, records)
-    return _LAYOUT.pack(*fields, crc32c(bare[:24] + bare[28:]), records)
+    crc = crc32c(bare[:24] + bare[28:])
+    return bare[:24] + crc.to_bytes(4, "little") + bare[28:]
 
 
 def load_mark(directory: Path, disk: Disk) -> tuple[Claim, bool] | None:

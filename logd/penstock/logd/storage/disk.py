@@ -131,6 +131,9 @@ class RealFile:
 
     def write(self, position: int, buffers: Sequence[bytes]) -> None:
         """Write all buffers; goes on after short writes (EINTR is retried by Python, PEP 475)."""
+        if len(buffers) <= IOV_MAX:
+            _write_all(self.fileno(), position, buffers)
+            return
         for first in range(0, len(buffers), IOV_MAX):
             position = _write_all(self.fileno(), position, buffers[first : first + IOV_MAX])
 
@@ -168,8 +171,9 @@ class RealFile:
         Raises:
             FileNotFoundError: The file was removed: what it holds ends with this process.
         """
-        os.fdatasync(self.fileno())
-        if os.fstat(self.fileno()).st_nlink == 0:
+        descriptor = self.fileno()
+        os.fdatasync(descriptor)
+        if os.fstat(descriptor).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "the file was removed while it was written")
 
     def close(self) -> None:
