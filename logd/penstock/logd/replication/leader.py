@@ -182,12 +182,12 @@ class Isr:
 
     def in_sync(self, peers: Peers, now_ns: int) -> int:
         """Return how many members keep up, the leader included."""
-        lag_ns = self._settings.replica_lag_ns
-        return sum(
-            1
-            for node in self._view.isr
-            if node == self._node or (node in peers and not peers[node].is_late(now_ns, lag_ns))
-        )
+        lag_ns, isr = self._settings.replica_lag_ns, self._view.isr
+        found = 1 if self._node in isr else 0
+        for node, peer in peers.items():
+            if node in isr and not peer.is_late(now_ns, lag_ns):
+                found += 1
+        return found
 
     def try_again(self, peers: Peers, now_ns: int) -> None:
         """Take a replica into account again that the controller took out some time ago.
@@ -229,7 +229,7 @@ class Isr:
         """
         isr, lag_ns, found = self._view.isr, self._settings.replica_lag_ns, 1
         for node, peer in peers.items():
-            if node in isr:
+            if node in isr and not peer.is_late(now_ns, lag_ns):
                 found += 1
                 forgetful = peer.dedup_agrees is False
                 if (
@@ -298,18 +298,18 @@ class Isr:
     def next_deadline_ns(self, peers: Peers, log: LogState, now_ns: int) -> int | None:
         """Return when a member will be late, or a proposal may be repeated."""
         lag_ns = self._settings.replica_lag_ns
-        times = [
-            since_ns + lag_ns
-            for node, peer in peers.items()
-            if (since_ns := self._waits_since(node, peer)) is not None
-            and since_ns + lag_ns > now_ns
-        ]
+        due_ns: int | None = None
+        for node, peer in peers.items():  # without lists: each event asks
+            since_ns = self._waits_since(node, peer)
+            if since_ns is not None and since_ns + lag_ns > now_ns:
+                late_ns = since_ns + lag_ns
+                due_ns = late_ns if due_ns is None or late_ns < due_ns else due_ns
         waiting_ns = self._not_before_ns
         if waiting_ns is None or waiting_ns <= now_ns:  # nearly always: the target is not needed
-            return min(times, default=None)
+            return due_ns
         if self._added or self.target(peers, log, now_ns) != self._view.isr:
-            times.append(waiting_ns)
-        return min(times, default=None)
+            return waiting_ns if due_ns is None else min(due_ns, waiting_ns)
+        return due_ns
 
 
 class Stage(Enum):

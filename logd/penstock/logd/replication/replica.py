@@ -203,14 +203,18 @@ class Replica:
             now_ns: The node's monotonic clock.
             lease: False if the owner itself ticks at the lease's end.
         """
-        times = [self._holes.next_deadline_ns(), self._resign_ns if self._resignation else None]
+        due_ns: int | None = None
         match self.state:
             case Leader() as leader:
-                times.append(leader.next_deadline_ns(now_ns, lease=lease))
+                due_ns = leader.next_deadline_ns(now_ns, lease=lease)
             case Follower() as follower:
-                times.append(follower.next_deadline_ns())
+                due_ns = follower.next_deadline_ns()
             case _:
                 pass
+        if not self._holes and self._resignation is None:  # nearly always
+            return due_ns
+        resign_ns = self._resign_ns if self._resignation else None
+        times = (due_ns, self._holes.next_deadline_ns(), resign_ns)
         return min((time for time in times if time is not None), default=None)
 
     def answer_for(self, node: NodeId) -> Answer | None:

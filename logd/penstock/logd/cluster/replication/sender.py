@@ -513,10 +513,11 @@ class ReplicaFetchServer:
         self._damage: dict[PartitionId, tuple[int, int]] = {}
 
     def answer(self, key: PartitionId, answer: Answer) -> None:
-        """A core has an answer for the node."""
+        """A core has an answer for the node; most only say that there is nothing new."""
         if self._serving is not None:
             self._serving.answer(key, answer)
-            self._plan_send()
+            if self._serving.has_ready:
+                self._plan_send()
 
     def touch(self, key: PartitionId) -> None:
         """There may be news of a partition; the response leaves at the end of this turn."""
