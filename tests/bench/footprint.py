@@ -1,20 +1,22 @@
-"""g. What streams cost while nothing happens: memory, CPU time, descriptors, and time to start.
+"""g. What streams cost while nothing happens: memory, CPU, descriptors, threads, time to start.
 
 A system with 1, 100, 1,000 and 5,000 streams is started, left alone, and looked at. logd counts
 together with the nats-server it needs. Both have their streams by requests, not in a configuration,
-and were stopped cleanly. Cost per stream is what the most take more than one, divided.
+and were stopped cleanly. Cost per stream is what the most take more than one, divided. logd's
+`/metrics` is asked for several times, after the time in which nothing happens; JetStream has none
+of its own.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter_ns
 
-from tests.bench.figures import Case
+from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench, Effort
-from tests.bench.machine import cpu_seconds, open_files, resident_bytes
+from tests.bench.machine import cpu_seconds, open_files, resident_bytes, threads
 from tests.bench.systems import DEFAULT, JetStream, NatsServer
 from tests.support.logd import Logd
 from tests.support.waiting import wait_until
@@ -22,26 +24,41 @@ from tests.support.waiting import wait_until
 _MAKERS = 16
 """Clients that have streams made side by side, so that their commands share syncs."""
 
+NO_BOUNDS: Mapping[int, float] = {}
+
 TITLE = "cost of idle streams, and starting"
 LOGD = "logd and nats-server"
 COMPARE = {LOGD: (DEFAULT,)}
+START_MS_MAX = {1: 500, 5000: 5000}
+"""By streams."""
+IDLE_PERCENT_MAX = 1.0
+METRICS_MB_MAX = 1.0
+METRICS_MS_MAX = 200
+"""With 5,000 streams."""
+_METRICS_ASKED = 5
 
 
 class _Footprint:
     """The cases, and the figures of one start."""
 
     def __init__(self, bench: Bench, counts: tuple[int, ...]) -> None:
-        def cases(what: str, unit: str) -> dict[int, Case]:
-            return {
-                n: Case("g", f"{n:,} stream{'s' * (n > 1)}, {what}", unit, "lower", COMPARE)
-                for n in counts
-            }
+        def cases(what: str, unit: str, bounds: Mapping[int, float] = NO_BOUNDS) -> dict[int, Case]:
+            found = {}
+            for n in counts:
+                aims = (Aim(LOGD, None, bounds[n]),) if n in bounds else ()
+                name = f"{n:,} stream{'s' * (n > 1)}, {what}"
+                found[n] = Case("g", name, unit, "lower", COMPARE, aims)
+            return found
 
+        most = max(START_MS_MAX)
         self.idle_s = bench.pick(10, 3, 1)
-        self.start = cases("time to start", "ms")
+        self.start = cases("time to start", "ms", START_MS_MAX)
         self.memory = cases("memory", "MiB")
-        self.cpu = cases("processor", "% of a core")
+        self.cpu = cases("processor", "% of a core", dict.fromkeys(counts, IDLE_PERCENT_MAX))
         self.files = cases("open files", "descriptors")
+        self.threads = cases("threads", "threads")
+        self.metrics_ms = cases("`/metrics`, time to answer", "ms", {most: METRICS_MS_MAX})
+        self.metrics_mb = cases("`/metrics`, size", "MB", {most: METRICS_MB_MAX})
 
     def look(self, name: str, streams: int, pids: list[int], start_ns: int) -> None:
         """Note one start that took `start_ns`; then leave the processes alone for a while."""
@@ -53,9 +70,24 @@ class _Footprint:
         self.cpu[streams].add(name, used_s / (perf_counter_ns() - begun_ns) * 1e11)
         self.memory[streams].add(name, sum(map(resident_bytes, pids)) / 2**20)
         self.files[streams].add(name, sum(map(open_files, pids)))
+        self.threads[streams].add(name, sum(map(threads, pids)))
+
+    def ask_for_metrics(self, streams: int, logd: Logd) -> None:
+        """Note how large `/metrics` is, and how long the slowest answer took."""
+        took_ms, size = 0.0, 0
+        for _ in range(_METRICS_ASKED):
+            begun_ns = perf_counter_ns()
+            with logd.daemon.get("/metrics") as answer:
+                size = len(answer.read())
+            took_ms = max(took_ms, (perf_counter_ns() - begun_ns) / 1e6)
+        self.metrics_ms[streams].add(LOGD, took_ms)
+        self.metrics_mb[streams].add(LOGD, size / 1e6)
 
     def cases(self) -> list[Case]:
-        looked_at = (self.memory, self.cpu, self.files, self.start)
+        looked_at = (
+            self.memory, self.cpu, self.files, self.threads, self.start,
+            self.metrics_ms, self.metrics_mb,
+        )  # fmt: skip
         found = [case for by in looked_at for case in by.values()]
         fewest, most = min(self.memory), max(self.memory)
         each = Case("g", "memory per idle stream", "KiB", "lower", COMPARE)
@@ -99,6 +131,7 @@ def run(bench: Bench) -> Iterator[Case]:
                     logd.daemon.start(within_s=120)
                     start_ns = perf_counter_ns() - begun_ns
                     found.look(name, streams, [logd.daemon.pid, server.pid], start_ns)
+                    found.ask_for_metrics(streams, logd)
                     assert logd.daemon.stop(within_s=120) == 0, logd.daemon.log()[-3000:]
                 else:
                     peer.start()

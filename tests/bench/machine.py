@@ -146,6 +146,11 @@ def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names, not paths
 
 
+def threads(pid: int) -> int:
+    """Threads of a process."""
+    return len(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208 - names, not paths
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process so far, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

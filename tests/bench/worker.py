@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,10 +35,11 @@ def work(prepare: Callable[[dict[str, Any]], Callable[[], Result]]) -> None:
     sys.stdout.flush()
     if not sys.stdin.readline():
         return
-    begun_ns = perf_counter_ns()
+    begun_ns, used_ns = perf_counter_ns(), process_time_ns()
     result = run()
-    ended_ns = perf_counter_ns()
-    sys.stdout.write(json_line({"begun_ns": begun_ns, "ended_ns": ended_ns} | result))
+    ended_ns, used_ns = perf_counter_ns(), process_time_ns() - used_ns
+    took = {"begun_ns": begun_ns, "ended_ns": ended_ns, "used_ns": used_ns}
+    sys.stdout.write(json_line(took | result))
     sys.stdout.flush()
 
 
@@ -73,8 +74,12 @@ class Run:
         return sum(int(result[key]) for result in self.results)
 
     def processor_us(self, key: str) -> float:
-        """Microseconds of CPU time for each unit of that sum."""
+        """Microseconds of the system's CPU time for each unit of that sum."""
         return self.processor_s * 1e6 / self.total(key)
+
+    def workers_us(self, key: str) -> float:
+        """Microseconds of the workers' own CPU time for each unit of that sum."""
+        return self.total("used_ns") / 1e3 / self.total(key)
 
     def rate(self, key: str) -> float:
         """That sum a second."""
