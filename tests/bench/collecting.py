@@ -13,7 +13,8 @@ collector's, nats-server's and logd's. CPU time and memory are the collector's a
     r  Fluent forward, PackedForward chunks of 512 records, 8 in flight, each acknowledged
     w  the same into a spool from which nothing leaves, then kill -9 and start: until ready
     y  syslog as in RFC 5424 over TCP, counted frames; the same peers, to a file
-    x  the spec library's framing: batches of 512 of m's records, 8 in flight, each acknowledged
+    x  the spec library's framing: batches of 512 of m's records, of which 64 batches differ, 8 in
+       flight, each acknowledged
 """
 
 import json
@@ -454,15 +455,22 @@ def _feed_forward(setting: Setting, count: int) -> None:
     forward(setting.port, _forward_chunks(), count // BATCH, _IN_FLIGHT)
 
 
+@cache
+def _specs_lines() -> tuple[list[bytes], ...]:
+    """The lines of all batches that differ; made in the round that does not count."""
+    lines = make_lines(BATCH * DIFFERENT, {})
+    return tuple(lines[first : first + BATCH] for first in range(0, len(lines), BATCH))
+
+
 def _feed_specs(setting: Setting, count: int) -> None:
-    lines = make_lines(BATCH, {})
+    different = _specs_lines()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(60)
         connection.connect(str(setting.file))
         batches = count // BATCH
         acked, received = 0, b""
         for number in range(1, batches + 1):
-            connection.sendall(encode_specs_batch("bench", number, lines))
+            connection.sendall(encode_specs_batch("bench", number, different[number % DIFFERENT]))
             while number - acked >= (_IN_FLIGHT if number < batches else 1):
                 received += connection.recv(65536)
                 acked += received.count(b'"ack"')

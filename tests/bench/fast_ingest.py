@@ -7,6 +7,7 @@ outstanding, as the ADR advises.
 """
 
 import json
+from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Final
 
@@ -30,10 +31,10 @@ class FastIngest:
         flow: Messages for each answer, as the server set it last.
     """
 
-    def __init__(self, connection: Connection, subject: str, payload: bytes) -> None:
+    def __init__(self, connection: Connection, subject: str, payloads: Sequence[bytes]) -> None:
         self._connection = connection
         self._subject = subject.encode()
-        self._payload = payload
+        self._payloads = payloads
         self._batch = b"%d" % perf_counter_ns()
         self._parts: list[tuple[int, bytes]] = []
         self._acked = 0
@@ -70,8 +71,8 @@ class FastIngest:
 
     def _message(self, sequence: int, operation: int) -> bytes:
         reply = b"%b.%b.%d.fail.%d.%d.$FI" % (_INBOX, self._batch, FLOW, sequence, operation)
-        size = len(self._payload)
-        return b"PUB %b %b %d\r\n%b\r\n" % (self._subject, reply, size, self._payload)
+        payload = self._payloads[sequence % len(self._payloads)]
+        return b"PUB %b %b %d\r\n%b\r\n" % (self._subject, reply, len(payload), payload)
 
     def _take_answers(self) -> None:
         for line in self._connection.lines().split(b"\r\n"):

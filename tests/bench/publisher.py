@@ -14,6 +14,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from time import perf_counter_ns, time_ns  # noqa: TID251 - held against logd's dates
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ from tests.bench.worker import work
 PING: Final = b"PING\r\n"
 ANSWER_S_MAX: Final = 60
 """Seconds without any answer after which a publisher gives up: nothing is sent twice."""
+DIFFERENT: Final = 1000
+"""Payloads that differ, of the kinds which make them one by one; then they repeat."""
 BLOCK_BYTES: Final = 64 * 1024
 """Bytes of unanswered messages that go out in one write."""
 
@@ -58,15 +61,20 @@ Result = dict[str, Any]
 Prepared = Callable[[], Result]
 
 
-def payload(size_bytes: int) -> bytes:
-    """Printable bytes, the same for everyone."""
-    return (bytes(range(32, 127)) * (size_bytes // 95 + 1))[:size_bytes]
+def payload(size_bytes: int, number: int) -> bytes:
+    """Printable bytes that begin with a number of 16 digits; the same for every system."""
+    return (b"%016d" % number + bytes(range(32, 127)) * (size_bytes // 95 + 1))[:size_bytes]
 
 
-def message(subject: str, size_bytes: int, reply: bytes = b"") -> bytes:
+def payloads(size_bytes: int) -> list[bytes]:
+    """All that differ."""
+    return [payload(size_bytes, number) for number in range(DIFFERENT)]
+
+
+def message(subject: str, body: bytes, reply: bytes = b"") -> bytes:
     """A PUB as it goes over the wire."""
     head = b" ".join(part for part in (b"PUB", subject.encode(), reply) if part)
-    return b"%b %d\r\n%b\r\n" % (head, size_bytes, payload(size_bytes))
+    return b"%b %d\r\n%b\r\n" % (head, len(body), body)
 
 
 def _plain(job: Job) -> Prepared:
@@ -76,9 +84,10 @@ def _plain(job: Job) -> Prepared:
     follows each, because what is sent may wait in sockets for long. Unix ns.
     """
     connection = Connection(job.url)
-    one = message(job.subject, job.size_bytes)
-    each = max(1, BLOCK_BYTES // len(one))
-    block = memoryview(one * each + PING)
+    size_bytes = len(message(job.subject, payload(job.size_bytes, 0)))
+    each = max(1, BLOCK_BYTES // size_bytes)
+    messages = b"".join(message(job.subject, payload(job.size_bytes, n)) for n in range(each))
+    block = memoryview(messages + PING)
 
     def run() -> Result:
         begun: list[tuple[int, int]] = []
@@ -86,7 +95,7 @@ def _plain(job: Job) -> Prepared:
         for first in range(0, job.count, each):
             size = min(each, job.count - first)
             begun.append((time_ns(), size))
-            connection.send(block if size == each else one * size + PING)
+            connection.send(block if size == each else messages[: size * size_bytes] + PING)
             had_ns += [time_ns()] * connection.pongs()
         while len(had_ns) < len(begun):
             had_ns += [time_ns()] * connection.pongs(wait=True)
@@ -100,15 +109,16 @@ def _acked(job: Job) -> Prepared:
     """At most `window` messages unanswered; each asks for an answer."""
     connection = Connection(job.url, timeout_s=ANSWER_S_MAX)
     answers = Answers(connection, job.number)
-    one = message(job.subject, job.size_bytes, inbox(job.number))
-    block = memoryview(one * job.window)
+    bodies = (payload(job.size_bytes, number) for number in range(job.window))
+    messages = [message(job.subject, body, inbox(job.number)) for body in bodies]
+    block, size_bytes = memoryview(b"".join(messages)), len(messages[0])
 
     def run() -> Result:
         sent = 0
         while answers.count < job.count:
             burst = min(job.window - (sent - answers.count), job.count - sent)
             if burst:
-                connection.send(block[: burst * len(one)])
+                connection.send(block[: burst * size_bytes])
                 sent += burst
             answers.wait()
         return {"sent": sent, "refused": answers.refused, "refusal": answers.first_refusal}
@@ -125,7 +135,9 @@ def _paced(job: Job) -> Prepared:
     connection = Connection(job.url)
     connection.subscribe(b"%b.*" % inbox(job.number))
     messages = [
-        message(job.subject, job.size_bytes, b"%b.%d" % (inbox(job.number), number))
+        message(
+            job.subject, payload(job.size_bytes, number), b"%b.%d" % (inbox(job.number), number)
+        )
         for number in range(job.count)
     ]
     answer = re.compile(rb"MSG %b\.(\d+) 1 \d+\r\n(.*)\r\n" % re.escape(inbox(job.number)))
@@ -182,7 +194,8 @@ def _batches(job: Job) -> Prepared:
     from penstock.logd.format.batch import SCHEMA_VERSION, Record, build_batch, encode_body
     from penstock.logd.format.envelope import BatchPayload, encode_batch
 
-    records = [Record(job.subject, payload(job.size_bytes), perf_counter_ns())] * job.batch
+    bodies, at_ns = (payload(job.size_bytes, n) for n in range(job.batch)), perf_counter_ns()
+    records = [Record(job.subject, body, at_ns) for body in bodies]
     body = encode_body(build_batch(records))
     producer = b"%016d" % (perf_counter_ns() % 10**15 * 10 + job.number)
     parts = []
@@ -204,11 +217,12 @@ def _batches(job: Job) -> Prepared:
 
 def _atomic(job: Job) -> Prepared:
     """JetStream's atomic batches (ADR-50, server 2.12): the last message of each is answered."""
-    body, subject, run_number = payload(job.size_bytes), job.subject.encode(), perf_counter_ns()
+    subject, run_number = job.subject.encode(), perf_counter_ns()
+    bodies = [payload(job.size_bytes, number) for number in range(job.batch)]
     parts = []
     for number in range(job.count // job.batch):
         lines = []
-        for sequence in range(1, job.batch + 1):
+        for sequence, body in enumerate(bodies, 1):
             last = sequence == job.batch
             name = b"b%d-%d-%d" % (job.number, run_number, number)
             headers = b"NATS/1.0\r\nNats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n%b\r\n" % (
@@ -223,7 +237,7 @@ def _atomic(job: Job) -> Prepared:
 
 def _fast(job: Job) -> Prepared:
     """JetStream's fast ingest (ADR-50, server 2.14): its fastest publishing with any answer."""
-    ingest = FastIngest(Connection(job.url), job.subject, payload(job.size_bytes))
+    ingest = FastIngest(Connection(job.url), job.subject, payloads(job.size_bytes))
     ingest.prepare(job.count)
 
     def run() -> Result:
@@ -243,11 +257,11 @@ def _liftbridge(job: Job) -> Prepared:
     channel = grpc.insecure_channel(job.url)
     grpc.channel_ready_future(channel).result(timeout=30)
     publish: Any = channel.stream_stream("/proto.API/PublishAsync")
-    one = encode({2: payload(job.size_bytes), 3: job.subject, 8: ALL})
+    different = [encode({2: body, 3: job.subject, 8: ALL}) for body in payloads(job.size_bytes)]
     room = threading.Semaphore(job.window)
 
     def requests() -> Iterator[bytes]:
-        for _ in range(job.count):
+        for one in islice(cycle(different), job.count):
             room.acquire()
             yield one
 
@@ -271,11 +285,12 @@ def _submit(job: Job) -> Prepared:
 
     loop = asyncio.new_event_loop()
     client = loop.run_until_complete(nats.connect(job.url))
-    body = payload(job.size_bytes)
+    bodies = payloads(job.size_bytes)
 
     async def publish() -> int:
         async with Publisher(client, PublishOptions(max_in_flight=job.window)) as publisher:
-            tasks = [await publisher.submit(job.subject, body) for _ in range(job.count)]
+            each = islice(cycle(bodies), job.count)
+            tasks = [await publisher.submit(job.subject, body) for body in each]
             return len([await task for task in tasks])
 
     return lambda: {"sent": loop.run_until_complete(publish()), "refused": 0}
@@ -287,19 +302,19 @@ def _js_publish(job: Job) -> Prepared:
 
     loop = asyncio.new_event_loop()
     client = loop.run_until_complete(nats.connect(job.url))
-    body, stream = payload(job.size_bytes), client.jetstream()
+    bodies, stream = payloads(job.size_bytes), client.jetstream()
 
     async def publish() -> int:
         room = asyncio.Semaphore(job.window)
 
-        async def one() -> None:
+        async def one(body: bytes) -> None:
             await stream.publish(job.subject, body)
             room.release()
 
         tasks = []
-        for _ in range(job.count):
+        for body in islice(cycle(bodies), job.count):
             await room.acquire()
-            tasks.append(asyncio.ensure_future(one()))
+            tasks.append(asyncio.ensure_future(one(body)))
         return len(await asyncio.gather(*tasks))
 
     return lambda: {"sent": loop.run_until_complete(publish()), "refused": 0}
