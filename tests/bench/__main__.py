@@ -84,6 +84,7 @@ SCENARIOS: Final[dict[str, Sequence[Scenario]]] = {
     "t": ((typed.TITLE, typed.run),),
     "u": (
         (whole_job.TITLE, whole_job.run),
+        (whole_job.LINES_TITLE, whole_job.run_lines),
         (whole_job.CORES_TITLE, whole_job.run_by_cores),
     ),
     "v": ((transforms.TITLE, transforms.run), (stages.TITLE, stages.run)),

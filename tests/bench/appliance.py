@@ -4,9 +4,15 @@
 collects this host's metrics and its own logs all the same. Loaded is with one app that logs at a
 fixed rate through the spec library. Memory is the proportional share (PSS), so that the sum of the
 processes counts a page that several of them have once.
+
+From the log call to the row: from the time that the call put on the record until the Parquet file
+with its row had its name, which the file system notes; both are this machine's clock. Commands are
+run as from a shell, while the appliance is idle; a first run, which does not count, brings the
+modules into the page cache.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,18 +25,30 @@ from time import perf_counter_ns
 from typing import Final, NamedTuple
 
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from tests.bench.figures import Aim, Case
+from penstock.base.clock import SystemClock
+from tests.bench.figures import Aim, Case, percentile
 from tests.bench.footprint import wait_idle
 from tests.bench.harness import Bench
 from tests.bench.machine import cpu_seconds
 from tests.support.processes import arguments_of
+from tests.support.waiting import wait_until
 
 TITLE: Final = "the appliance of `penstock up`"
 RATE: Final = 1_000
 """Records a second when loaded."""
 
 TOTAL: Final = "all of it"
+ROW_P50_MAX_S: Final = 2
+COMMANDS: Final[Mapping[str, float]] = {"penstock --help": 0.15, "penstock logd streams ls": 0.3}
+"""The aims in seconds."""
+
+_COMMAND_RUNS: Final = 5
+_PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
+_SERVICE: Final = "bench"
 _PYTHONS_REST_S: Final = 80
 """Spark ends Python processes that it has not used for a minute."""
 
@@ -68,13 +86,17 @@ class Use(NamedTuple):
 
 
 def run(bench: Bench) -> Iterator[Case]:
-    """Ready, idle, loaded."""
+    """Ready, idle, commands, loaded."""
     ready = Case("z", "time to ready", "s", "lower", aims=(Aim(TOTAL, None, 12),))
     memory = Case("z", "memory, idle", "MiB", "lower", aims=(Aim(TOTAL, None, 700),))
     cpu = Case("z", "processor, idle", "% of a core", "lower", aims=(Aim(TOTAL, None, 4),))
     what = f"with {RATE:,} log records a second"
     loaded = Case("z", f"memory, {what}", "MiB", "lower")
     busy = Case("z", f"processor, {what}", "% of a core", "lower")
+    row = Case("z", f"from the log call to the row in Parquet, {what}", "s", "lower",
+               aims=(Aim("p50", None, ROW_P50_MAX_S),))  # fmt: skip
+    aims = tuple(Aim(name, None, most_s) for name, most_s in COMMANDS.items())
+    commands = Case("z", "a command, from its start to its end", "s", "lower", aims=aims)
     for _ in bench.turns("z", [TOTAL], warm_up=False):
         directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))  # a socket's path is short
         try:
@@ -83,24 +105,31 @@ def run(bench: Bench) -> Iterator[Case]:
                 ready.add(TOTAL, (perf_counter_ns() - begun_ns) / 1e9)
                 wait_idle(bench.pick(_PYTHONS_REST_S, _PYTHONS_REST_S, 1))
                 _note(memory, cpu, _uses(launcher, bench.pick(60, 30, 1)))
+                for name in COMMANDS:
+                    for took_s in _command_s(name, directory):
+                        commands.add(name, took_s)
                 with _app(directory):
                     wait_idle(bench.pick(20, 10, 1))
+                    begun_us = _now_us()
                     _note(loaded, busy, _uses(launcher, bench.pick(60, 30, 1)))
+                    took = _rows_s(directory / "lake", begun_us, _now_us())
+                    for percent in (50, 99):
+                        row.add(f"p{percent}", percentile(took, percent))
         finally:
             shutil.rmtree(directory)
-    yield from (ready, memory, cpu, loaded, busy)
+    yield from (ready, memory, cpu, loaded, busy, row, commands)
 
 
 @contextmanager
 def _appliance(directory: Path) -> Iterator[psutil.Process]:
     """One that is ready; gives its launcher."""
-    penstock, where = str(Path(sys.executable).with_name("penstock")), ["--dir", str(directory)]
-    up = [penstock, "up", *where, "--free-ports", "--detach"]
+    where = ["--dir", str(directory)]
+    up = [_PENSTOCK, "up", *where, "--free-ports", "--detach"]
     subprocess.run(up, check=True, capture_output=True, timeout=300)
     try:
         yield psutil.Process(json.loads((directory / "running.json").read_text())["pid"])
     finally:
-        subprocess.run([penstock, "down", *where], check=True, capture_output=True, timeout=300)
+        subprocess.run([_PENSTOCK, "down", *where], check=True, capture_output=True, timeout=300)
 
 
 @contextmanager
@@ -132,6 +161,53 @@ def _uses(launcher: psutil.Process, seconds: float) -> dict[str, Use]:
         for name in (part, TOTAL):
             found[name] = Use(found[name].memory_mib + memory, found[name].cpu_percent + cpu)
     return found
+
+
+def _command_s(name: str, directory: Path) -> list[float]:
+    """Seconds that each run of a command takes."""
+    fetch = json.loads((directory / "running.json").read_text())["addresses"]["fetch"]
+    environment = os.environ | {"PENSTOCK_LOGD_SERVER": fetch}
+    took = []
+    for _ in range(1 + _COMMAND_RUNS):
+        begun_ns = perf_counter_ns()
+        subprocess.run(
+            [_PENSTOCK, *name.split()[1:]],
+            check=True, capture_output=True, timeout=60, env=environment,
+        )  # fmt: skip
+        took.append((perf_counter_ns() - begun_ns) / 1e9)
+    return took[1:]
+
+
+def _rows_s(lake: Path, begun_us: int, ended_us: int) -> list[float]:
+    """Seconds from each of the app's log calls in between until its row was there."""
+    took: dict[Path, list[float]] = {}
+
+    def all_there() -> bool:
+        last_us = 0
+        for file in lake.glob("kind=log/**/*.parquet"):
+            if file not in took:
+                there_us = file.stat().st_ctime_ns // 1000
+                logged = _logged_us(file)
+                took[file] = [
+                    (there_us - at_us) / 1e6 for at_us in logged if begun_us <= at_us < ended_us
+                ]
+                last_us = max([last_us, *logged])
+        return last_us >= ended_us
+
+    wait_until(all_there, within_s=60, what="the rows of all calls")
+    return [seconds for part in took.values() for seconds in part]
+
+
+def _logged_us(file: Path) -> list[int]:
+    """When the app's records of a file were logged, in Unix µs."""
+    table = pq.ParquetFile(file).read(columns=["time", "service"])
+    of_app = table.filter(pc.equal(table["service"], _SERVICE))
+    found: list[int] = of_app["time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    return found
+
+
+def _now_us() -> int:
+    return SystemClock().unix_ns() // 1000
 
 
 def _tree(launcher: psutil.Process) -> list[psutil.Process]:

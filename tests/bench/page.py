@@ -164,7 +164,11 @@ def rules(scenarios: Scenarios, wanted: Sequence[Rule]) -> list[str]:
 
 def parts(scenarios: Scenarios) -> list[str]:
     """Memory and CPU of each part of an appliance, idle and loaded, and their sums."""
-    cases = [case for case in scenarios["z"]["cases"] if len(case["systems"]) > 1]
+    cases = [
+        case
+        for case in scenarios["z"]["cases"]
+        if appliance.TOTAL in case["systems"] and len(case["systems"]) > 1
+    ]
     heads = [f"{case['case']}, {case['unit']}" for case in cases]
     rows = [f"| part | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
     names = list(cases[0]["systems"])

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
@@ -23,6 +24,8 @@ from tests.support.spark import running_spark
 
 RECORD_BYTES = 300
 STREAM = "logs"
+QUIET = "quiet"
+QUIET_SUBJECT = "telemetry.quiet.one"
 SUBJECTS = tuple(f"telemetry.logs.service{number}" for number in range(5))
 """Each has a fifth of the records; so has each of five severities."""
 
@@ -76,23 +79,30 @@ class Place:
         return Cost(self.count, _core_seconds(process) - core_s, perf_counter() - begun)
 
 
+def records_of_300(count: int) -> Iterator[bytes]:
+    """Log records that differ in their numbers."""
+    return map(_line, range(count))
+
+
 @contextmanager
-def filled_log(bench: Bench, name: str, count: int) -> Iterator[tuple[str, Logd]]:
-    """A log of `count` records of 300 bytes, and the NATS server's URL."""
+def filled_log(
+    bench: Bench, name: str, count: int, values: Callable[[int], Iterator[bytes]] = records_of_300
+) -> Iterator[tuple[str, Logd]]:
+    """A log of `count` values and of a stream without any, and the NATS server's URL."""
     directory = bench.directory / name
     streams = [
         {"name": STREAM, "subject": "telemetry.logs.>"},
-        {"name": "quiet", "subject": "telemetry.quiet.>"},
+        {"name": QUIET, "subject": "telemetry.quiet.>"},
     ]
     bench.progress.step(f"{name}: filling")
     with (
         running_nats_server(directory / "nats") as url,
         Logd(directory / "logd", url, streams) as logd,
     ):
-        for start in range(0, count, _CHUNK):
-            size = min(_CHUNK, count - start)
+        left = values(count)
+        while chunk := list(islice(left, _CHUNK)):
             for number, subject in enumerate(SUBJECTS):
-                publish(url, subject, [_line(start + n) for n in range(number, size, 5)])
+                publish(url, subject, chunk[number :: len(SUBJECTS)])
         yield url, logd
 
 

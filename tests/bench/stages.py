@@ -9,6 +9,7 @@ event loop, NATS and the checkpoint come besides, and are in p.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from time import process_time_ns
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ _CONTEXT: Final = LineContext(
     {"service.name": "shop", "host.name": "host-1"},
     {"log.file.path": "/var/log/shop/app.log", "log.file.name": "app.log"},
 )
+_READ_LINES: Final = 500
+_READ_EVERY_NS: Final = 200_000_000
 STAGES: Final = ("cut", "decode", "validate", "search", "queue", "encode", "envelope")
 
 
@@ -68,6 +71,17 @@ def measure(data: bytes, count: int) -> dict[str, float]:
     took = {stage: way.took_ns[stage] / count / 1000 for stage in STAGES}
     took["search"] = max(0.0, took["search"] - took["validate"])  # which it does, too
     return {**took, "all": sum(took.values())}
+
+
+def records_of_lines(count: int) -> Iterator[bytes]:
+    """Records as a source of files makes them of lines of eleven formats."""
+    lines, now_ns = lines_of_all(count), _NOW_NS
+    while read := list(islice(lines, _READ_LINES)):
+        plain = PlainLines(_CONTEXT, now_ns)
+        for text in (line[:-1] for line in read):
+            made = plain.make(text)
+            yield made[0] if made else decode_line(text, _CONTEXT, now_ns, truncated=False)[0]
+        now_ns += _READ_EVERY_NS
 
 
 class _Way:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from penstock.router import logs, raw
 from tests.bench.figures import Aim, Case
 from tests.bench.harness import Bench
-from tests.bench.spark_source import RECORD_BYTES, Place, filled
+from tests.bench.spark_source import QUIET, QUIET_SUBJECT, RECORD_BYTES, Place, filled
 from tests.support.router import publish
 from tests.support.waiting import wait_until
 
@@ -76,7 +76,7 @@ def _trigger(bench: Bench, place: Place) -> Case:
     """Milliseconds of triggers with one record each, and of which the source has what."""
     case = Case("t", "trigger with one record", "ms", better="lower",
                 aims=(Aim("whole", None, TRIGGER_MS_MAX),))  # fmt: skip
-    frame = logs(place.spark, place.options(subscribe="quiet"), columns=_COLUMNS)
+    frame = logs(place.spark, place.options(subscribe=QUIET), columns=_COLUMNS)
     seen: dict[int, dict[str, Any]] = {}
     query = (
         frame.writeStream.format("noop")
@@ -94,7 +94,7 @@ def _trigger(bench: Bench, place: Place) -> Case:
     try:
         for number in range(bench.pick(60, 30, 2)):
             bench.progress.step(f"t, triggers: {number}")
-            publish(place.nats_url, "telemetry.quiet.one", [b'{"kind":"log","body":"one"}'])
+            publish(place.nats_url, QUIET_SUBJECT, [b'{"kind":"log","body":"one"}'])
             wait_until(lambda at=number: batches() > at, within_s=60, what="a batch")  # type: ignore[misc]
     finally:
         query.stop()

@@ -4,7 +4,10 @@
 checkpoints, the sinks' own notes. Records count once they are in every sink. The first part of the
 log is for the JVM to compile what it runs; rates are those of the rest, memory and seconds to ready
 of the whole run. The destinations of requests are a server that throws everything away; its
-CPU time, and logd's, count apart.
+CPU time, and logd's, count apart. A job that is idle has had a few records, and then rested for
+longer than Spark keeps Python processes that have nothing to do.
+
+Then one sink of Parquet, of records that the collector makes of lines of eleven formats.
 
 Then one sink by the cores of Spark: Parquet, and HTTP to a server that takes 50 ms a request, with
 `local[1]`, `local[2]`, and one and two workers of one core each of a standalone cluster, whose
@@ -12,7 +15,7 @@ executors' CPU time counts with the job's.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,10 +27,19 @@ import psutil
 from typing_extensions import override
 
 from tests.bench.figures import Aim, Case
+from tests.bench.footprint import wait_idle
 from tests.bench.harness import Bench
-from tests.bench.spark_source import RECORD_BYTES, STREAM, filled_log, tree_seconds
+from tests.bench.spark_source import (
+    QUIET,
+    QUIET_SUBJECT,
+    RECORD_BYTES,
+    STREAM,
+    filled_log,
+    tree_seconds,
+)
+from tests.bench.stages import records_of_lines
 from tests.support.logd import Logd
-from tests.support.router import RouterJob
+from tests.support.router import RouterJob, log_line, publish
 from tests.support.spark_cluster import SparkCluster
 from tests.support.waiting import wait_until
 
@@ -36,7 +48,16 @@ ONE = "one of Parquet"
 FILES = "three of Parquet"
 MIXED = "Parquet, HTTP, Elasticsearch"
 SMALL = "Parquet, HTTP, Elasticsearch; small"
-THROUGH_ALL_MIN = 100_000
+THROUGH_ALL_MIN = {FILES: 100_000, MIXED: 25_000}
+OF_A_CORE_MIN = {ONE: 110_000, FILES: 50_000}
+IDLE_MIB_MAX = 500
+_IDLE_RECORDS = 200
+_PYTHONS_REST_S = 80
+"""Spark ends Python processes that it has not used for a minute."""
+
+LINES_TITLE = "lines of eleven formats from logd through one sink of Parquet"
+LINES = "one of Parquet, lines"
+LINES_OF_A_CORE_MIN = 80_000
 
 CORES_TITLE = "300 B records from logd through one sink, on one core of Spark and on two"
 MASTERS = ("local[1]", "local[2]", "one worker", "two workers")
@@ -59,6 +80,7 @@ class Ran:
 
     Attributes:
         ready_s: From the start of its process until it was ready.
+        first_s: From there until a sink had committed records.
         memory_mib: Of all its processes, the most that was seen; shared pages count once.
         driver_s: What of `core_s` the driver took, its JVM included; elsewhere than on a cluster
             that is all of it.
@@ -68,22 +90,25 @@ class Ran:
     wall_s: float
     core_s: float
     ready_s: float
+    first_s: float
     memory_mib: float
     driver_s: float
 
 
 def run(bench: Bench) -> Iterator[Case]:
     """Fill a log and run jobs over it in turns, each with a checkpoint of its own."""
-    records = Case("u", "records through all sinks", "records/s",
-                   aims=(Aim(FILES, None, THROUGH_ALL_MIN),))  # fmt: skip
+    records = Case("u", "records through all sinks", "records/s", aims=_aims(THROUGH_ALL_MIN))
     per_core = Case("u", "records through all sinks, of a core", "records/s",
-                    compare={FILES: (ONE,)})  # fmt: skip
+                    compare={FILES: (ONE,)}, aims=_aims(OF_A_CORE_MIN))  # fmt: skip
     volume = Case("u", "bytes through all sinks, of a core", "MB/s")
     memory = Case("u", "memory of the job", "MiB", better="lower")
     ready = Case("u", "from start to ready", "s", better="lower")
+    first = Case("u", "from start to the first commit", "s", better="lower")
+    idle = Case("u", "memory of an idle job", "MiB", better="lower",
+                aims=(Aim(ONE, None, IDLE_MIB_MAX),))  # fmt: skip
     directory = bench.directory / "u"
     count = bench.pick(2_000_000, 600_000, 2_000)
-    with filled_log(bench, "u", count) as (_, logd), nowhere() as url:
+    with filled_log(bench, "u", count) as (nats_url, logd), nowhere() as url:
         ways = {ONE: _file, FILES: _files, MIXED: _mixed, SMALL: _mixed}
         for number, (name, counts) in enumerate(bench.turns("u", tuple(ways), warm_up=False)):
             at = directory / f"job{number}"
@@ -96,7 +121,32 @@ def run(bench: Bench) -> Iterator[Case]:
                 volume.add(name, ran.records * RECORD_BYTES / ran.core_s / 1e6)
                 memory.add(name, ran.memory_mib)
                 ready.add(name, ran.ready_s)
-    yield from (records, per_core, volume, memory, ready)
+                first.add(name, ran.first_s)
+        for number, _ in enumerate(bench.turns("u, idle", (ONE,), warm_up=False), 1):
+            at = directory / f"idle{number}"
+            job = _job(at, logd, _file(at, url), {"streams": [QUIET]})
+            publish(nats_url, QUIET_SUBJECT, list(map(log_line, range(_IDLE_RECORDS))))
+            rest_s = bench.pick(_PYTHONS_REST_S, _PYTHONS_REST_S, 1)
+            idle.add(ONE, _idle_mib(job, number * _IDLE_RECORDS, rest_s))
+    yield from (records, per_core, volume, memory, ready, first, idle)
+
+
+def run_lines(bench: Bench) -> Iterator[Case]:
+    """Records of real lines through one sink of Parquet."""
+    case = Case("u", "records through all sinks, of a core, of lines", "records/s",
+                aims=(Aim(LINES, None, LINES_OF_A_CORE_MIN),))  # fmt: skip
+    sample = list(records_of_lines(1000))
+    case.notes[LINES] = f"{sum(map(len, sample)) / len(sample):.0f} B a record"
+    directory = bench.directory / "u-lines"
+    count = bench.pick(2_000_000, 600_000, 2_000)
+    with filled_log(bench, "u-lines", count, records_of_lines) as (_, logd):
+        for number, (name, counts) in enumerate(bench.turns("u, lines", (LINES,), warm_up=False)):
+            at = directory / f"job{number}"
+            job = _job(at, logd, _file(at, ""), {"trigger": {"interval_s": 1}})
+            ran = _ran(job, count, warm_up=count * bench.pick(4, 4, 0) / 10)
+            if counts:
+                case.add(name, ran.records / ran.core_s)
+    yield case
 
 
 def run_by_cores(bench: Bench) -> Iterator[Case]:
@@ -106,7 +156,8 @@ def run_by_cores(bench: Bench) -> Iterator[Case]:
     records = Case("u", "records through the sink", "records/s",
                    compare={**of_one, **{SLOW[at]: (SLOW[at - 1],) for at in (1, 3)}},
                    aims=(Aim(two, one, OF_TWO_CORES_MIN),
-                         Aim(workers, worker, OF_TWO_WORKERS_MIN)))  # fmt: skip
+                         Aim(workers, worker, OF_TWO_WORKERS_MIN),
+                         Aim(SLOW[3], SLOW[2], OF_TWO_WORKERS_MIN)))  # fmt: skip
     core_us = Case("u", "CPU time of a record", "µs", better="lower", compare=of_one)
     driver = Case("u", "of that, the driver's", "%", better="lower",
                   aims=(Aim(workers, None, DRIVER_SHARE_MAX),))  # fmt: skip
@@ -136,6 +187,10 @@ def run_by_cores(bench: Bench) -> Iterator[Case]:
     yield from (records, core_us, driver)
 
 
+def _aims(bounds: Mapping[str, float]) -> tuple[Aim, ...]:
+    return tuple(Aim(name, None, bound) for name, bound in bounds.items())
+
+
 def _spark_on(master: str, cluster: SparkCluster) -> dict[str, Any]:
     if master.startswith("local"):
         return {"master": master}
@@ -162,7 +217,8 @@ def _mixed(directory: Path, url: str) -> dict[str, Any]:
 
 def _job(directory: Path, logd: Logd, sinks: dict[str, Any], more: dict[str, Any]) -> RouterJob:
     routes = [{"name": "everything", "sinks": list(sinks)}]
-    return RouterJob(directory, logd.fetch, streams=[STREAM], routes=routes, sinks=sinks, **more)
+    keys = {"streams": [STREAM], "routes": routes, "sinks": sinks} | more
+    return RouterJob(directory, logd.fetch, **keys)
 
 
 _MEMORY_EVERY_S = 1.0
@@ -171,7 +227,7 @@ _MEMORY_EVERY_S = 1.0
 
 def _ran(job: RouterJob, count: int, cluster: SparkCluster | None = None, *, warm_up: float) -> Ran:
     """Run a job until every sink has every record, and measure it after so many of them."""
-    most, looked_s = 0.0, 0.0
+    most, looked_s, first = 0.0, 0.0, 0.0
 
     def executors_s() -> float:
         return sum(map(tree_seconds, cluster.executors())) if cluster else 0.0
@@ -183,11 +239,13 @@ def _ran(job: RouterJob, count: int, cluster: SparkCluster | None = None, *, war
 
         def delivered() -> float:
             """Records that every sink has, on the average."""
-            nonlocal most, looked_s
+            nonlocal most, looked_s, first
             if perf_counter() - looked_s > _MEMORY_EVERY_S:
                 most, looked_s = max(most, _memory_mib(process)), perf_counter()
             sinks = job.daemon.status()["info"]["sinks"].values()
             committed: list[int] = [sink["committed"].get(STREAM, 0) for sink in sinks]
+            if any(committed):
+                first = first or perf_counter()
             return sum(committed) / len(committed)
 
         wait_until(lambda: delivered() >= warm_up, within_s=600, what="the JVM is warm")
@@ -199,7 +257,22 @@ def _ran(job: RouterJob, count: int, cluster: SparkCluster | None = None, *, war
         assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
     finally:
         job.daemon.close()
-    return Ran(count - done, wall_s, core_s, ready - began, most, driver_s)
+    return Ran(count - done, wall_s, core_s, ready - began, first - began, most, driver_s)
+
+
+def _idle_mib(job: RouterJob, count: int, rest_s: float) -> float:
+    """The memory of a job that has had so many records, after a rest."""
+    try:
+        job.daemon.start(within_s=120)
+        wait_until(
+            lambda: job.committed().get(QUIET, 0) == count, within_s=120, what="the records' commit"
+        )
+        wait_idle(rest_s)
+        mib = _memory_mib(psutil.Process(job.daemon.pid))
+        assert job.daemon.stop() == 0, job.daemon.log()[-3000:]
+    finally:
+        job.daemon.close()
+    return mib
 
 
 def _memory_mib(process: psutil.Process) -> float:
