@@ -63,6 +63,7 @@ import sys, time
 from penstock import specs
 specs.setup("bench", socket=sys.argv[1], opentelemetry=False)
 log, rate = specs.log("bench"), int(sys.argv[2])
+print("ready", flush=True)
 begun, number = time.monotonic(), 0
 while True:
     due = int((time.monotonic() - begun) * rate)
@@ -134,15 +135,19 @@ def _appliance(directory: Path) -> Iterator[psutil.Process]:
 
 @contextmanager
 def _app(directory: Path) -> Iterator[None]:
-    """An app that logs at `RATE`."""
+    """An app that logs at `RATE`, from now on."""
     socket = str(directory / "collector.sock")
-    process = subprocess.Popen([sys.executable, "-P", "-c", _APP, socket, str(RATE)])
+    command = [sys.executable, "-P", "-c", _APP, socket, str(RATE)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
+        assert process.stdout.readline() == "ready\n"
         yield
         assert process.poll() is None, "the app has ended"
     finally:
         process.kill()
         process.wait()
+        process.stdout.close()
 
 
 def _uses(launcher: psutil.Process, seconds: float) -> dict[str, Use]:
