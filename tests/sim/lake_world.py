@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,9 @@ from penstock.router.lake.layout import HIDDEN, LakeFile, source_of
 from penstock.router.lake.merged_rows import MergedRows
 from penstock.router.lake.plan import Plan, Policy
 from penstock.router.lake.store import is_seen, show_one_by_one
+
+if TYPE_CHECKING:
+    from penstock.router.checkpoint.store import Objects
 
 NS: Final = 1_000_000_000
 KEEP_S: Final = 200
@@ -65,9 +68,8 @@ class MemoryStore:
     is_locked: bool = False
     has_changed: bool = False
 
-    @property
-    def objects(self) -> "MemoryStore":
-        return self
+    def __post_init__(self) -> None:
+        self.objects: Objects = self
 
     # `Objects`
 

@@ -70,14 +70,7 @@ class S3Objects:
             self._call("put_object", Key=self._key(name), Body=data)
 
     def get(self, name: str) -> bytes | None:
-        with self._telling(name):
-            try:
-                found: bytes = self._call("get_object", Key=self._key(name))["Body"].read()
-            except self._refused as error:
-                if _code(error) in ("NoSuchKey", "404"):
-                    return None
-                raise
-        return found
+        return self._of_object(name, lambda: self._content(name))
 
     def names(self, below: str) -> list[str]:
         return [name for name, _ in self.listed(below)]
@@ -99,26 +92,14 @@ class S3Objects:
 
     def size(self, name: str) -> int | None:
         """An object's size in bytes; None: there is none."""
-        with self._telling(name):
-            try:
-                return int(self._call("head_object", Key=self._key(name))["ContentLength"])
-            except self._refused as error:
-                if _code(error) in ("NoSuchKey", "404"):
-                    return None
-                raise
+        return self._of_object(
+            name, lambda: int(self._call("head_object", Key=self._key(name))["ContentLength"])
+        )
 
     def range(self, name: str, begin: int, size: int) -> bytes | None:
         """A part of an object; None: there is none."""
         wanted = f"bytes={begin}-{begin + size - 1}"
-        with self._telling(name):
-            try:
-                answer = self._call("get_object", Key=self._key(name), Range=wanted)
-                found: bytes = answer["Body"].read()
-            except self._refused as error:
-                if _code(error) in ("NoSuchKey", "404"):
-                    return None
-                raise
-        return found
+        return self._of_object(name, lambda: self._content(name, Range=wanted))
 
     def remove(self, name: str) -> None:
         with self._telling(name):
@@ -129,6 +110,20 @@ class S3Objects:
             client, self._client = self._client, None
         if client is not None:
             client.close()
+
+    def _of_object(self, name: str, ask: Callable[[], T]) -> T | None:
+        """What the store says of an object; None: there is none."""
+        with self._telling(name):
+            try:
+                return ask()
+            except self._refused as error:
+                if _code(error) in ("NoSuchKey", "404"):
+                    return None
+                raise
+
+    def _content(self, name: str, **about: str) -> bytes:
+        content: bytes = self._call("get_object", Key=self._key(name), **about)["Body"].read()
+        return content
 
     def _key(self, name: str) -> str:
         return f"{self._config.prefix}{name}"

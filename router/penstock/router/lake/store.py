@@ -14,7 +14,7 @@ import fcntl
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol, cast
@@ -43,25 +43,26 @@ class LakeStore(Protocol):
     """A lake's files; paths are relative to it. Errors are those of `Objects`.
 
     Attributes:
-        url: URL of the lake, for people.
+        url: URL of the lake, or its path.
         has_owner: Whether sinks' files have JOB.SINK in their names.
+        objects: Objects in `_index`.
     """
 
     url: str
     has_owner: bool
+    objects: Objects
 
-    @property
-    def objects(self) -> Objects:
-        """Objects in `_index`."""
+    def _all(self, below: str) -> Iterable[LakeFile]:
+        """The files in a directory and those in it."""
         ...
 
     def files(self, below: str = "") -> list[LakeFile]:
         """The Parquet files that readers by listing see, in a directory and those in it."""
-        ...
+        return [it for it in self._all(below) if is_seen(it.path)]
 
     def hidden(self) -> list[str]:
         """The merged files that are not shown, or still kept, and what a killed process left."""
-        ...
+        return [it.path for it in self._all(HIDDEN)]
 
     def open(self, path: str) -> BinaryIO:
         """A file to read, at any position.
@@ -89,19 +90,19 @@ class LakeStore(Protocol):
 
     def show(self, plan: Plan) -> None:
         """Put a plan's merged file, if there is one, in the place of its sources; perhaps again."""
-        ...
+        show_one_by_one(self, plan)
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep others from publishing and from deciding, where the storage has such a thing."""
-        ...
+        return nullcontext()
 
     def locate(self, path: str) -> str:
         """A file's whole name, as readers want it."""
-        ...
+        return f"{self.url}/{path}"
 
 
 def show_one_by_one(store: LakeStore, plan: Plan) -> None:
-    """`LakeStore.show` where there is no step that changes several names."""
+    """Put a plan's merged file in the place of its sources, one name after the other."""
     if plan.hidden is not None and plan.hidden not in store.hidden():
         return  # the plan was shown and forgotten by another process
     for path in plan.paths:
@@ -124,7 +125,6 @@ class LocalObjects:
         self._path = path
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `Objects.create`."""
         try:
             atomic_write(self._path / name, data, exclusive=True, parents=True)
         except FileExistsError:
@@ -132,18 +132,15 @@ class LocalObjects:
         return True
 
     def put(self, name: str, data: bytes) -> None:
-        """See `Objects.put`."""
         atomic_write(self._path / name, data, parents=True)
 
     def get(self, name: str) -> bytes | None:
-        """See `Objects.get`."""
         try:
             return (self._path / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def names(self, below: str) -> list[str]:
-        """See `Objects.names`."""
         try:
             found = [it.name for it in os.scandir(self._path / below) if it.is_file()]
         except FileNotFoundError:
@@ -151,15 +148,14 @@ class LocalObjects:
         return sorted(f"{below}/{it}" for it in found if not it.startswith("."))
 
     def remove(self, name: str) -> None:
-        """See `Objects.remove`."""
         (self._path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """See `Objects.close`."""
+        """Nothing is open."""
 
 
-class LocalLake:
-    """A directory of this machine, perhaps of a network volume; see `LakeStore`."""
+class LocalLake(LakeStore):
+    """A directory of this machine, perhaps of a network volume."""
 
     has_owner = False
 
@@ -173,16 +169,9 @@ class LocalLake:
         self._path = path
         self._exchanges = exchanges
         self.url = str(path)
-        self.objects: Objects = LocalObjects(path / INDEX)
+        self.objects = LocalObjects(path / INDEX)
 
-    def files(self, below: str = "") -> list[LakeFile]:
-        """See `LakeStore.files`."""
-        return [it for it in self._all(below) if is_seen(it.path)]
-
-    def hidden(self) -> list[str]:
-        """See `LakeStore.hidden`."""
-        return [it.path for it in self._all(HIDDEN)]
-
+    @override
     def _all(self, below: str) -> Iterator[LakeFile]:
         waiting = [self._path / below]
         while waiting:
@@ -201,17 +190,18 @@ class LocalLake:
                     path = (directory / entry.name).relative_to(self._path).as_posix()
                     yield LakeFile(path, about.st_size, about.st_mtime_ns)
 
+    @override
     def open(self, path: str) -> BinaryIO:
-        """See `LakeStore.open`."""
         return (self._path / path).open("rb")
 
+    @override
     def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
-        """See `LakeStore.write`."""
         with atomic_writer(self._path / path, parents=True) as file:
             write(file)
 
+    @override
     def copy(self, source: str, target: str) -> None:
-        """See `LakeStore.copy`; the two share their bytes."""
+        """Make another file with the same content; the two share their bytes."""
         place = self._path / target
         changed = make_directories(place.parent)
         link = place.with_name(f".{place.name}")
@@ -226,8 +216,9 @@ class LocalLake:
         link.unlink(missing_ok=True)  # rename leaves it where both are one file already
         sync_directories([*changed, place.parent])
 
+    @override
     def remove(self, path: str) -> None:
-        """See `LakeStore.remove`; directories that are empty then go, too."""
+        """Remove a file, if it is there; directories that are empty then go, too."""
         place = self._path / path
         place.unlink(missing_ok=True)
         for directory in place.parents:
@@ -240,8 +231,8 @@ class LocalLake:
                     sync_directories([directory])
                 return
 
+    @override
     def show(self, plan: Plan) -> None:
-        """See `LakeStore.show`."""
         with self.lock():
             self._clear_exchanged()
             if plan.hidden is None or not self._exchanged(plan):
@@ -286,18 +277,14 @@ class LocalLake:
                     shutil.rmtree(entry.path, ignore_errors=True)
 
     @contextmanager
+    @override
     def lock(self) -> Iterator[None]:
-        """See `LakeStore.lock`."""
         descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
-
-    def locate(self, path: str) -> str:
-        """See `LakeStore.locate`."""
-        return str(self._path / path)
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -316,8 +303,8 @@ def _exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code))
 
 
-class HdfsLake:
-    """A directory of HDFS; see `LakeStore`."""
+class HdfsLake(LakeStore):
+    """A directory of HDFS."""
 
     has_owner = False
 
@@ -325,18 +312,11 @@ class HdfsLake:
         """Nothing is connected yet; see `penstock.router.hdfs.Hdfs`."""
         self._files = Hdfs(url, location=location, settings=settings)
         self.url = self._files.url
-        self.objects: Objects = HdfsObjects(
+        self.objects = HdfsObjects(
             Hdfs(f"{url.rstrip('/')}/{INDEX}", location=location, settings=settings)
         )
 
-    def files(self, below: str = "") -> list[LakeFile]:
-        """See `LakeStore.files`."""
-        return [it for it in self._all(below) if is_seen(it.path)]
-
-    def hidden(self) -> list[str]:
-        """See `LakeStore.hidden`."""
-        return [it.path for it in self._all(HIDDEN)]
-
+    @override
     def _all(self, below: str) -> list[LakeFile]:
         prefix = f"{below}/" if below else ""
         return [
@@ -344,38 +324,26 @@ class HdfsLake:
             for path, size, modified_ms in self._files.sizes(below)
         ]
 
+    @override
     def open(self, path: str) -> BinaryIO:
-        """See `LakeStore.open`."""
         return cast("BinaryIO", self._files.reader(path))
 
+    @override
     def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
-        """See `LakeStore.write`."""
         self._files.replace_with(path, lambda file: write(cast("BinaryIO", file)))
 
+    @override
     def copy(self, source: str, target: str) -> None:
-        """See `LakeStore.copy`."""
         with self.open(source) as file:
             self.write(target, lambda to: shutil.copyfileobj(file, to, _PART_BYTES))
 
+    @override
     def remove(self, path: str) -> None:
-        """See `LakeStore.remove`."""
         self._files.remove(path)
 
-    def show(self, plan: Plan) -> None:
-        """See `LakeStore.show`."""
-        show_one_by_one(self, plan)
 
-    def lock(self) -> AbstractContextManager[None]:
-        """See `LakeStore.lock`; there is none."""
-        return nullcontext()
-
-    def locate(self, path: str) -> str:
-        """See `LakeStore.locate`."""
-        return f"{self.url}/{path}"
-
-
-class S3Lake(S3Objects):
-    """A lake below a URL of S3; see `LakeStore`."""
+class S3Lake(S3Objects, LakeStore):
+    """A lake below a URL of S3."""
 
     has_owner = True
 
@@ -399,24 +367,17 @@ class S3Lake(S3Objects):
         self._class = {} if storage_class == "STANDARD" else {"StorageClass": storage_class}
         self.url = config.url.rstrip("/")
         index = config.model_copy(update={"url": f"{self.url}/{INDEX}"})
-        self.objects: Objects = S3Objects(index, location=location, headers=headers)
+        self.objects = S3Objects(index, location=location, headers=headers)
 
-    def files(self, below: str = "") -> list[LakeFile]:
-        """See `LakeStore.files`."""
-        return [it for it in self._all(below) if is_seen(it.path)]
-
-    def hidden(self) -> list[str]:
-        """See `LakeStore.hidden`."""
-        return [it.path for it in self._all(HIDDEN)]
-
+    @override
     def _all(self, below: str) -> list[LakeFile]:
         return [
             LakeFile(name, about["Size"], round(about["LastModified"].timestamp() * 1e9))
             for name, about in self.listed(below)
         ]
 
+    @override
     def open(self, path: str) -> BinaryIO:
-        """See `LakeStore.open`."""
         size = self.size(path)
         if size is None:
             raise FileNotFoundError(path)
@@ -429,32 +390,20 @@ class S3Lake(S3Objects):
 
         return cast("BinaryIO", io.BufferedReader(RangeInput(size, read), _PART_BYTES))
 
+    @override
     def write(self, path: str, write: Callable[[BinaryIO], Any]) -> None:
-        """See `LakeStore.write`."""
         file = io.BytesIO()
         write(file)
         with self._telling(path):
             self._call("put_object", Key=self._key(path), Body=file.getvalue(), **self._class)
 
+    @override
     def copy(self, source: str, target: str) -> None:
-        """See `LakeStore.copy`."""
         origin = {"Bucket": self._config.bucket, "Key": self._key(source)}
         if self.size(source) is None:
             raise FileNotFoundError(source)
         with self._telling(target):
             self._call("copy_object", Key=self._key(target), CopySource=origin, **self._class)
-
-    def show(self, plan: Plan) -> None:
-        """See `LakeStore.show`."""
-        show_one_by_one(self, plan)
-
-    def lock(self) -> AbstractContextManager[None]:
-        """See `LakeStore.lock`; there is none."""
-        return nullcontext()
-
-    def locate(self, path: str) -> str:
-        """See `LakeStore.locate`."""
-        return f"{self.url}/{path}"
 
     @override
     def close(self) -> None:

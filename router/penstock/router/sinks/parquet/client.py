@@ -34,7 +34,6 @@ class LocalStaging:
     key: str
 
     def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
-        """See `Staging`."""
         fresh = f"{uuid.uuid4().hex}.unfinished"
         try:
             file = (self.path / fresh).open("wb")
@@ -59,7 +58,6 @@ class HdfsStaging:
     path: str
 
     def write(self, write: Callable[[BinaryIO], None]) -> tuple[str, int]:
-        """See `Staging`."""
         fresh = f"{uuid.uuid4().hex}.unfinished"
         with self.files.writer(f"{self.path}/{fresh}") as file:
             write(cast("BinaryIO", file))
@@ -115,10 +113,6 @@ class FileTree(Protocol):
         """Make what was published and removed durable."""
         ...
 
-    def reader(self, path_in_lake: str) -> BinaryIO | None:
-        """A file to read; None: it is not there."""
-        ...
-
 
 class LocalTree:
     """A directory of this machine, perhaps of a network volume."""
@@ -141,7 +135,6 @@ class LocalTree:
         self._changed: list[Path] = []
 
     def open(self) -> list[str]:
-        """See `FileTree`."""
         try:
             shutil.rmtree(self._writing, ignore_errors=True)
             self._writing.mkdir(parents=True)
@@ -154,38 +147,28 @@ class LocalTree:
         return sorted(map(str, found))
 
     def directories(self, directory: str) -> list[str]:
-        """See `FileTree`."""
         return sorted(it.name for it in os.scandir(self._path / directory) if it.is_dir())
 
     def begin(self) -> None:
-        """See `FileTree`."""
         self._changed.clear()
         for left in self._writing.iterdir():
             left.unlink(missing_ok=True)
 
     def publish(self, fresh: str, path_in_lake: str) -> None:
-        """See `FileTree`."""
         target = self._path / path_in_lake
         self._changed += make_directories(target.parent)
         (self._writing / fresh).replace(target)
         self._changed.append(target.parent)
 
     def remove(self, path_in_lake: str) -> None:
-        """See `FileTree`."""
         path = self._path / path_in_lake
         if path.exists():
             path.unlink()
             self._changed.append(path.parent)
 
     def sync(self) -> None:
-        """See `FileTree`."""
         sync_directories(self._changed)
         self._changed.clear()
-
-    def reader(self, path_in_lake: str) -> BinaryIO | None:
-        """See `FileTree`."""
-        path = self._path / path_in_lake
-        return path.open("rb") if path.exists() else None
 
 
 class HdfsTree:
@@ -211,35 +194,24 @@ class HdfsTree:
         self.staging = HdfsStaging(files, self.writing)
 
     def open(self) -> list[str]:
-        """See `FileTree`; what a killed writer has open is removed all the same."""
+        """Make the directories; what a killed writer has open is removed all the same."""
         self._files.remove_directory(self.writing)
         self._files.make_directory(self.writing)
         others = set(self._files.directories(UNFINISHED)) - {self._owner}
         return [f"{self._files.url}/{UNFINISHED}/{it}" for it in sorted(others)]
 
     def directories(self, directory: str) -> list[str]:
-        """See `FileTree`."""
         return self._files.directories(directory)
 
     def begin(self) -> None:
-        """See `FileTree`."""
         for left in self._files.names(self.writing):
             self._files.remove(f"{self.writing}/{left}")
 
     def publish(self, fresh: str, path_in_lake: str) -> None:
-        """See `FileTree`."""
         self._files.rename(f"{self.writing}/{fresh}", path_in_lake)
 
     def remove(self, path_in_lake: str) -> None:
-        """See `FileTree`."""
         self._files.remove(path_in_lake)
 
     def sync(self) -> None:
-        """See `FileTree`; it is done."""
-
-    def reader(self, path_in_lake: str) -> BinaryIO | None:
-        """See `FileTree`."""
-        try:
-            return cast("BinaryIO", self._files.reader(path_in_lake))
-        except FileNotFoundError:
-            return None
+        """It is done."""

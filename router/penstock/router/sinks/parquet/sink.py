@@ -127,18 +127,15 @@ class ParquetLake(TaskSink):
         self._key = f"sinks.{context.sink}.path"
         owner = f"{context.job}.{context.sink}"
         self._tree: FileTree
-        if config.path.startswith(SCHEME):
-            files = Hdfs(config.path, location=self._key, settings=config.hdfs)
-            self._path, self._tree = files.url, HdfsTree(files, owner)
-        else:
-            path = Path(config.path).absolute()
-            self._path, self._tree = str(path), LocalTree(path, owner, key=self._key)
-        self._settings = config
         self._store: LakeStore
         if config.path.startswith(SCHEME):
+            files = Hdfs(config.path, location=self._key, settings=config.hdfs)
+            self._tree = HdfsTree(files, owner)
             self._store = HdfsLake(config.path, location=self._key, settings=config.hdfs)
         else:
-            self._store = LocalLake(Path(config.path).absolute())
+            path = Path(config.path).absolute()
+            self._tree, self._store = LocalTree(path, owner, key=self._key), LocalLake(path)
+        self._settings = config
         self._is_open = False
         self._partitioning = Partitioning()
         self._batch = context.state_dir / "batch.json"
@@ -159,13 +156,16 @@ class ParquetLake(TaskSink):
             return
         for other in self._tree.open():
             raise WrongKeyError(
-                f"{self._key}: {self._path} belongs to the sink"
+                f"{self._key}: {self._store.url} belongs to the sink"
                 f" {other.rpartition('/')[2]!r} (JOB.SINK), whose files this one could replace",
                 fix=f"name another directory; if that sink is no more, remove {other}",
             )
-        key = self._key.removesuffix(".path")
-        self._partitioning = self._settings.partitioning(self._found(), key, self._path)
+        self._partitioning = self._found_partitioning()
         self._is_open = True
+
+    def _found_partitioning(self) -> Partitioning:
+        key = self._key.removesuffix(".path")
+        return self._settings.partitioning(self._found(), key, self._store.url)
 
     def _found(self) -> tuple[str, ...] | None:
         """The columns by which the lake is partitioned that is there."""
@@ -218,8 +218,7 @@ class ParquetLake(TaskSink):
 
     @override
     def locate(self, rows: pa.Table) -> Sequence[Place]:
-        key = self._key.removesuffix(".path")
-        partitioning = self._settings.partitioning(self._found(), key, self._path)
+        partitioning = self._found_partitioning()
         return located_in(self._store, rows, partitioning, self.context, self._tree.safe)
 
     @override
@@ -314,16 +313,14 @@ class ParquetLake(TaskSink):
 
     def _unfinished(self, file: WrittenFile, columns: list[str] | None = None) -> pa.Table:
         """The rows of a file that is written aside."""
-        found = self._tree.reader(f"{self._tree.writing}/{file.fresh}")
-        assert found is not None, file
-        with found:
+        with self._store.open(f"{self._tree.writing}/{file.fresh}") as found:
             return pq.read_table(found, columns=columns)
 
     def _is_there(self, name: str) -> bool:
-        file = self._tree.reader(name)
-        if file is None:
+        try:
+            self._store.open(name).close()
+        except FileNotFoundError:
             return False
-        file.close()
         return True
 
     def _name_of(self, file: WrittenFile) -> str:
@@ -333,7 +330,7 @@ class ParquetLake(TaskSink):
         if not self.context.of_dead_letters:
             return usual
         offsets = self._unfinished(file, ["offset"])["offset"].to_pylist()
-        if _holds(self._tree.reader(usual), offsets):
+        if self._is_there(usual) and _holds(self._store.open(usual), offsets):
             return usual
         return f"{file.directory}/{stem}.{digest_of(offsets)}.parquet"
 
@@ -342,10 +339,8 @@ class ParquetLake(TaskSink):
         return f"{file.position}-{file.first:020d}-{file.last:020d}"
 
 
-def _holds(file: BinaryIO | None, offsets: list[int]) -> bool:
-    """Return whether the file exists and has exactly the rows of these offsets."""
-    if file is None:
-        return False
+def _holds(file: BinaryIO, offsets: list[int]) -> bool:
+    """Return whether the file has exactly the rows of these offsets."""
     try:
         with file, pq.ParquetFile(file) as parquet:
             if parquet.metadata.num_rows != len(offsets):
