@@ -144,6 +144,7 @@ class ClickHouse(HttpTaskSink):
     """Inserts rows; see the module's docstring."""
 
     config_class = ClickHouseSink
+    _config: ClickHouseSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "a ReplacingMergeTree is sorted by the record's position in the log; requests have tokens",
@@ -152,7 +153,6 @@ class ClickHouse(HttpTaskSink):
 
     def __init__(self, config: ClickHouseSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._table = ".".join(f"`{name}`" for name in config.table.split("."))
         self._seen = False
         self._occasion = ""

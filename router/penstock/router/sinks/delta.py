@@ -111,13 +111,13 @@ class Delta(LakeSink):
     """Appends rows; see the module's docstring."""
 
     config_class = DeltaSink
+    _config: DeltaSink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE, "a commit has its rows' position in the log as `txn`, or is none"
     )
 
     def __init__(self, config: DeltaSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._library = needed("deltalake", extra="delta")
         self._exceptions = needed("deltalake.exceptions", extra="delta")
         self.failures = (self._exceptions.DeltaError, OSError, ValueError, pa.ArrowException)

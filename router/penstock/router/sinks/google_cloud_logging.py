@@ -96,6 +96,7 @@ class CloudLogging(HttpTaskSink):
     """Writes entries; see the module's docstring."""
 
     config_class = CloudLoggingSink
+    _config: CloudLoggingSink
     differing: ClassVar[Mapping[int, Meaning]] = {409: Meaning.BUSY}
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
@@ -105,7 +106,6 @@ class CloudLogging(HttpTaskSink):
 
     def __init__(self, config: CloudLoggingSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._token = GoogleToken(config.credentials_file, scope=_SCOPE, timeout_s=config.timeout_s)
         resource = {"type": config.resource_type, "labels": config.resource_labels}
         self._resource = orjson.dumps(resource)

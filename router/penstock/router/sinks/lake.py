@@ -224,12 +224,10 @@ class LakeSink(RequestSink, TaskSink):
     columns = ("*",)
     failures: tuple[type[Exception], ...]
     """Errors that the format's library raises."""
+    _config: LakeSettings
 
     def __init__(self, config: LakeSettings, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._limits = config.batch
-        self._maintenance = config.maintenance
-        self._leaves_out = config.new_columns == "leave_out"
         self._rows = pa.table({})
         self._files: LakeFiles | None = None
         self._wants_rows = False
@@ -274,7 +272,7 @@ class LakeSink(RequestSink, TaskSink):
 
     @override
     def maintenance(self) -> Maintenance | None:
-        settings = self._maintenance
+        settings = self._config.maintenance
         if settings is None:
             return None
         return Maintenance(settings.interval_s, lambda _: self.tidy(settings))
@@ -301,7 +299,8 @@ class LakeSink(RequestSink, TaskSink):
     def writer(self) -> LakeWriter:
         context = self.context
         owner = f"{context.job}.{context.sink}"
-        return LakeWriter(self._files, context.names(), owner, leaves_out=self._leaves_out)
+        leaves_out = self._config.new_columns == "leave_out"
+        return LakeWriter(self._files, context.names(), owner, leaves_out=leaves_out)
 
     @override
     def publish(self, results: Sequence[StagedRows]) -> bool:
@@ -350,7 +349,6 @@ class LakeSink(RequestSink, TaskSink):
         rows = [it.left for it in results if it.left is not None]
         left = in_log_order(pa.concat_tables(rows)) if rows else pa.table({})
         requests, faulty = self.to_requests(left) if rows else ([], [])
-        self.prepare(requests)
         self.deliver(left, requests, faulty, delivered=sum(it.records for it in results))
         self._rows = pa.table({})
 
@@ -362,7 +360,7 @@ class LakeSink(RequestSink, TaskSink):
         whole = rows.select(["stream", "partition", "offset"]).to_pylist()
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
         items = list(enumerate(Item(None, size) for size in sizes))
-        chunks = cut(items, self._limits, self.empty_size)
+        chunks = cut(items, self._config.batch, self.empty_size)
         return [self._request("", chunk, whole) for chunk in chunks], []
 
     @override

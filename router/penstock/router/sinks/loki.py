@@ -71,6 +71,7 @@ class Loki(HttpTaskSink):
     """Pushes lines; see the module's docstring."""
 
     config_class = LokiSink
+    _config: LokiSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "Loki drops an entry whose labels, time, line and metadata it has",
@@ -80,7 +81,6 @@ class Loki(HttpTaskSink):
 
     def __init__(self, config: LokiSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._paths = {label: _path_of(field_path) for label, field_path in config.labels.items()}
 
     @override

@@ -117,13 +117,13 @@ class Postgres(TaskRequestSink):
     """Inserts rows; see the module's docstring."""
 
     config_class = PostgresSink
+    _config: PostgresSink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE, "the record's position in the log is the table's primary key"
     )
 
     def __init__(self, config: PostgresSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._psycopg = needed("psycopg", extra="postgres")
         self._connection: Any = None
         self._merge = ""

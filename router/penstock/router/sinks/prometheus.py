@@ -138,6 +138,7 @@ class PrometheusWrite(HttpTaskSink):
     """Writes samples; see the module's docstring."""
 
     config_class = PrometheusSink
+    _config: PrometheusSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "a sample of the same series, time and value is the same sample; one that is refused as out"
@@ -149,7 +150,6 @@ class PrometheusWrite(HttpTaskSink):
 
     def __init__(self, config: PrometheusSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._names = MetricNames(context.sink, context.meter)
         self._came_before = False
         self._batch_came_before = False

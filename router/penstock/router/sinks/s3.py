@@ -157,6 +157,7 @@ class S3(HttpTaskSink):
     """Puts an object for each directory and partition of the log that a task's rows are of."""
 
     config_class = S3Sink
+    _config: S3Sink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE,
         "the same batch makes the same keys, and an object is put only where there is none",
@@ -166,7 +167,6 @@ class S3(HttpTaskSink):
 
     def __init__(self, config: S3Sink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._auth = needed("botocore.auth", extra="s3")
         self._aws_request = needed("botocore.awsrequest", extra="s3").AWSRequest
         self._credentials = needed("botocore.credentials", extra="s3")

@@ -85,6 +85,7 @@ class SplunkHec(HttpTaskSink):
     """Posts events; see the module's docstring."""
 
     config_class = SplunkHecSink
+    _config: SplunkHecSink
     guarantee = Guarantee(
         Replay.AT_LEAST_ONCE,
         "each event carries its position in the log as `penstock_id`, so a search can `dedup` it",
@@ -92,7 +93,6 @@ class SplunkHec(HttpTaskSink):
 
     def __init__(self, config: SplunkHecSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._policy = replace(
             self._policy,
             confirm_s=config.acknowledge_timeout_s,

@@ -117,6 +117,7 @@ class BigQuery(TaskRequestSink):
     """Appends rows; see the module's docstring."""
 
     config_class = BigQuerySink
+    _config: BigQuerySink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "rows are appended at offsets of the sink's own stream, which is asked how far it came",
@@ -125,7 +126,6 @@ class BigQuery(TaskRequestSink):
 
     def __init__(self, config: BigQuerySink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self.address = f"{config.url.host}:{config.url.port}"
         self._library = needed("penstock.router.sinks.bigquery.client", extra="google")
         self._connection: Any = None

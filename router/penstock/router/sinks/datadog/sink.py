@@ -96,6 +96,7 @@ class Datadog(HttpTaskSink):
     """Posts logs, series and traces; see the module's docstring."""
 
     config_class = DatadogSink
+    _config: DatadogSink
     guarantee = Guarantee(
         Replay.AT_LEAST_ONCE,
         "logs and spans carry their position in the log as `penstock_id`, a gauge of the same"
@@ -104,7 +105,6 @@ class Datadog(HttpTaskSink):
 
     def __init__(self, config: DatadogSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._urls = {"logs": str(config.url), "metrics": str(config.metrics_url)}
         if config.agent_url is not None:
             self._urls["traces"] = str(config.agent_url)

@@ -37,7 +37,7 @@ from penstock.router.sinks.http.encode import Json, cached, position_of, record_
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
 from penstock.router.sinks.http.task_sink import HttpTaskSink
-from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.router.sinks.sink import Guarantee, Replay
 from penstock.service.config_types import Secret
 from penstock.specs.formats.ecs import GROUPS, numbers_apart, time_text, to_ecs
 
@@ -79,15 +79,12 @@ class Elasticsearch(HttpTaskSink):
     """Creates documents; see the module's docstring."""
 
     config_class = ElasticsearchSink
+    _config: ElasticsearchSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "`create` with the record's position in the log as `_id`; 409 counts as there",
         within="one index (a data stream until it rolls over)",
     )
-
-    def __init__(self, config: ElasticsearchSink, context: SinkContext) -> None:
-        super().__init__(config, context)
-        self._config = config
 
     @override
     def encode(self, row: Row) -> Item | Fault:

@@ -116,10 +116,11 @@ class RequestSink(Sink):
 
     address: str
     """Address of the destination for messages; without secrets."""
+    _config: RequestSettings
 
     def __init__(self, config: RequestSettings, context: SinkContext) -> None:
         self.context = context
-        self._batch = config.batch
+        self._config = config
         self._policy = config.retry.policy(config.timeout_s)
         dice = random.Random()  # noqa: S311 - jitter
         self._breaker = Breaker(config.retry.limits(), dice)
@@ -139,9 +140,6 @@ class RequestSink(Sink):
         It is made of the row alone: the destination is not asked.
         """
         return None
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """Prepare a batch's first request; an error here repeats the batch."""
 
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
         """Send a request; returns what became of it."""
@@ -170,7 +168,6 @@ class RequestSink(Sink):
         """Deliver, or send to the DLQ, every row; returns only then."""
         rows = in_log_order(rows)
         requests, faulty = self.to_requests(rows)
-        self.prepare(requests)
         self.deliver(rows, requests, faulty)
 
     def deliver(
@@ -226,7 +223,7 @@ class RequestSink(Sink):
                 elif item is not None:
                     groups.setdefault(item.group, []).append((index, item))
             for group, encoded in groups.items():
-                chunks = cut(encoded, self._batch, self.empty_size)
+                chunks = cut(encoded, self._config.batch, self.empty_size)
                 requests.extend(self._request(group, chunk, whole) for chunk in chunks)
         return requests, faulty
 
@@ -353,10 +350,10 @@ class HttpRequestSink(RequestSink):
 
     differing: ClassVar[Mapping[int, Meaning]] = {}
     """Status codes to which the protocol gives another meaning."""
+    _config: HttpSettings
 
     def __init__(self, config: HttpSettings, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._settings = config
         self.url = str(config.url).rstrip("/")
         self.address = f"{config.url.scheme}://{config.url.host}:{config.url.port}"
         self._transport: Transport | None = None
@@ -379,7 +376,7 @@ class HttpRequestSink(RequestSink):
         Raises:
             ConfigError: They cannot be read.
         """
-        config = self._settings
+        config = self._config
         try:
             tls = config.tls.context() if config.url.scheme == "https" else None
         except OSError as error:
@@ -440,14 +437,14 @@ class HttpRequestSink(RequestSink):
 
     def path(self, below: str = "") -> str:
         """The path of the configured URL, with something below it."""
-        parts = str(self._settings.url).split("/", 3)
+        parts = str(self._config.url).split("/", 3)
         own = "/" + (parts[3] if len(parts) > 3 else "")
         before, question, query = own.partition("?")
         return f"{before.rstrip('/')}{below}{question}{query}" if below else own
 
     def shown_path(self, path: str) -> str:
         """A path for people: what the configured URL's query says may be a key."""
-        query = str(self._settings.url).partition("?")[2]
+        query = str(self._config.url).partition("?")[2]
         return path.replace(f"?{query}", f"?{hidden_query(query)}", 1) if query else path
 
     def query(self, path: str, query: str) -> str:
@@ -460,7 +457,7 @@ class HttpRequestSink(RequestSink):
         Raises:
             OSError: A secret cannot be read.
         """
-        return revealed(self._settings.headers)
+        return revealed(self._config.headers)
 
 
 def revealed(headers: Mapping[str, Secret]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from penstock.router.sinks.http.encode import position_of
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
 from penstock.router.sinks.http.task_sink import HttpTaskSink
-from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.router.sinks.sink import Guarantee, Replay
 
 _NEWLINES: Final = bytes.maketrans(b"\r\n", b"  ")
 """A JSON text has line breaks only between its tokens, where a blank means the same."""
@@ -46,12 +46,9 @@ class HttpPost(HttpTaskSink):
     """Posts each batch, request by request."""
 
     config_class = HttpSink
+    _config: HttpSink
     guarantee = Guarantee(Replay.AT_LEAST_ONCE, "the same requests with the same `Idempotency-Key`")
     empty_size = 2
-
-    def __init__(self, config: HttpSink, context: SinkContext) -> None:
-        super().__init__(config, context)
-        self._config = config
 
     @override
     def encode(self, row: Row) -> Item | Fault:

@@ -47,7 +47,7 @@ from penstock.router.sinks.http.request_sink import (
     RequestSink,
     in_log_order,
 )
-from penstock.router.sinks.http.settings import TaskRequestSettings
+from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
 from penstock.router.sinks.sink import SinkContext, TaskSink, WriteResult
 from penstock.router.telemetry import Meter
 
@@ -93,6 +93,7 @@ class TaskRequestSink(RequestSink, TaskSink):
     """False if tasks only encode, and a worker never opens the sink."""
     repeats_in_tasks: ClassVar[bool] = True
     """False if a task that Spark runs again only encodes: its requests are doubtful."""
+    _config: TaskRequestSettings
 
     def __init__(self, config: TaskRequestSettings, context: SinkContext) -> None:
         super().__init__(config, context)
@@ -202,7 +203,9 @@ class TaskRequestSink(RequestSink, TaskSink):
 
 
 class HttpTaskSink(TaskRequestSink, HttpRequestSink):
-    """Base of sinks that send HTTP requests in tasks; settings are `HttpTaskSettings`."""
+    """Base of sinks that send HTTP requests in tasks."""
+
+    _config: HttpTaskSettings
 
 
 def _told_once(requests: Sequence[Request]) -> list[Request]:

@@ -83,6 +83,7 @@ class Iceberg(LakeSink):
     """Appends rows; see the module's docstring."""
 
     config_class = IcebergSink
+    _config: IcebergSink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE,
         "a snapshot's summary has its rows' position in the log, and what may be there is"
@@ -91,7 +92,6 @@ class Iceberg(LakeSink):
 
     def __init__(self, config: IcebergSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         exceptions = needed("pyiceberg.exceptions", extra="iceberg")
         self._missing_table = exceptions.NoSuchTableError
         theirs = [it for it in vars(exceptions).values() if isinstance(it, type)]

@@ -195,6 +195,7 @@ class Jdbc(TaskRequestSink):
     """Inserts rows; see the module's docstring."""
 
     config_class = JdbcSink
+    _config: JdbcSink
     guarantee = Guarantee(
         Replay.EXACTLY_ONCE, "the record's position in the log is the table's primary key"
     )
@@ -203,7 +204,6 @@ class Jdbc(TaskRequestSink):
 
     def __init__(self, config: JdbcSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._database: Database | None = None
         self._table: _Table | None = None
         self._secrets: list[str] = []

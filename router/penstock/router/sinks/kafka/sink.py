@@ -188,6 +188,7 @@ class Kafka(TaskRequestSink):
     """Produces messages; see the module's docstring."""
 
     config_class = KafkaSink
+    _config: KafkaSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "a transaction holds records and the position behind them",
@@ -197,7 +198,6 @@ class Kafka(TaskRequestSink):
     def __init__(self, config: KafkaSink, context: SinkContext, *, connection: Any = None) -> None:
         """Make the sink; `connection` replaces the one that `kafka_connection` makes."""
         super().__init__(config, context)
-        self._config = config
         self.address = config.bootstrap_servers
         if connection is None:
             module = needed("penstock.router.sinks.kafka.client", extra="kafka")

@@ -116,6 +116,7 @@ class NatsSubject(TaskRequestSink):
     """Publishes records; see the module's docstring."""
 
     config_class = NatsSink
+    _config: NatsSink
     guarantee = Guarantee(
         Replay.EFFECTIVELY_ONCE,
         "`Nats-Msg-Id` is the record's position in the log",
@@ -124,7 +125,6 @@ class NatsSubject(TaskRequestSink):
 
     def __init__(self, config: NatsSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self.address = config.servers
         connection = needed("penstock.router.sinks.nats.client", extra="nats")
         self._connection: Any = connection.Connection(config, f"{context.job}/{context.sink}")

@@ -54,6 +54,7 @@ class Otlp(HttpTaskSink):
     """Exports records; see the module's docstring."""
 
     config_class = OtlpSink
+    _config: OtlpSink
     guarantee = Guarantee(
         Replay.AT_LEAST_ONCE,
         "the same records with the same ids",
@@ -61,7 +62,6 @@ class Otlp(HttpTaskSink):
 
     def __init__(self, config: OtlpSink, context: SinkContext) -> None:
         super().__init__(config, context)
-        self._config = config
         self._messages = needed("penstock.router.sinks.otlp.encode", extra="otlp")
         self._grpc: Any = None
         if config.protocol == "grpc":
