@@ -52,12 +52,13 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.sinks.http.client import HttpRequest
 from penstock.router.sinks.http.encode import (
-    Json,
+    KEY,
     position_of,
     record_of,
     row_key,
     section,
     time_ns,
+    utf8,
 )
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
@@ -65,7 +66,6 @@ from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
-KEY: Final = ("stream", "incarnation", "partition", "offset")
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "String",
     "incarnation": "String",
@@ -83,7 +83,6 @@ _TIME: Final = "`time` DateTime DEFAULT toDateTime(intDiv(time_unix_nano, 100000
 _WINDOW: Final = 1000
 """Tokens that a table of ours knows."""
 
-_INT64_MAX: Final = 2**63 - 1
 _INT16_MAX: Final = 2**15 - 1
 _CODE: Final = re.compile(rb"Code: (\d+)")
 _TOO_MANY_PARTS: Final = 252
@@ -166,13 +165,13 @@ class ClickHouse(HttpTaskSink):
     def encode(self, row: Row) -> Item | Fault:
         value: bytes = row["value"] or b""
         record = record_of(row) or {}
-        text = _utf8(value)
+        text = utf8(value)
         content = {
             "stream": row["stream"],
             "incarnation": self.context.stream_id(*position_of(row)),
             "partition": row["partition"],
             "offset": row["offset"],
-            "time_unix_nano": _moment_ns(row, record),
+            "time_unix_nano": time_ns(row, record),
             "kind": row["kind"],
             "service": _text(section(record, "resource").get("service.name")),
             "severity_number": _small(record.get("severity_number")),
@@ -329,22 +328,9 @@ def classify_response(answer: HttpResponse) -> DeliveryResult:
             return Retryable(fault.reason, answer.after_s)
 
 
-def _moment_ns(row: Row, record: Json) -> int:
-    found = time_ns(row, record)
-    own: int = row["timestamp_ns"]
-    return found if found <= _INT64_MAX else own
-
-
 def _small(value: Any) -> int:
     return value if type(value) is int and abs(value) <= _INT16_MAX else 0
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _utf8(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

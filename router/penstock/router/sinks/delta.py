@@ -46,7 +46,6 @@ from penstock.router.delivery.result import (
     Paused,
     Rejected,
     Retryable,
-    TooLarge,
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
 from penstock.router.sinks.lake import (
@@ -57,6 +56,8 @@ from penstock.router.sinks.lake import (
     SinkPartition,
     TableMaintenance,
     by_values,
+    classify_status,
+    end_of,
     with_microseconds,
 )
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
@@ -244,10 +245,7 @@ class _Table(LakeTable):
     def committed_offset(self, sink_partition: SinkPartition, first: int) -> int | None:
         found: int | None = self._table.transaction_version(sink_partition.key)
         if found is None and _RETENTION in self._table.metadata().configuration:
-            batches = self._scan(sink_partition, first, 2**63 - 1)
-            lasts = (pc.max(it.column("offset")).as_py() for it in batches if it.num_rows)
-            last = max(lasts, default=None)
-            found = None if last is None else int(last) + 1
+            found = end_of(self._scan(sink_partition, first, 2**63 - 1))
         return found
 
     @override
@@ -472,10 +470,8 @@ def classify_error(said: str) -> DeliveryResult:
         return Rejected(Fault("delta_constraint", unfit["said"][-_REASON_MAX:]))
     reason = said[:_REASON_MAX]
     fault = Fault(f"http_{status}" if status else "delta", reason, status)
-    if status == 413 or "EntityTooLarge" in said:
-        return TooLarge(fault)
-    if 300 <= status < 500 and status not in (408, 409, 425, 429):
-        return Paused(reason)
+    if (result := classify_status(status, said, fault)) is not None:
+        return result
     if status or _TRANSIENT.search(said):
         return Retryable(reason)
     if _REFUSED.search(said):

@@ -45,6 +45,7 @@ from penstock.router.sinks.http.encode import (
     position_of,
     section,
     time_ns,
+    untimely,
 )
 from penstock.router.sinks.http.google_credentials import GoogleToken, NoTokenError
 from penstock.router.sinks.http.request_sink import Item, Request, Row
@@ -115,11 +116,10 @@ class CloudLogging(HttpTaskSink):
     def encode(self, row: Row) -> Item | Fault:
         document = document_of(row)
         moment_ns = time_ns(row, document)
-        ahead_s = (moment_ns - self.context.clock.unix_ns()) / 1e9
-        if ahead_s > self._config.future_s:
-            return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
-        if -ahead_s > self._config.past_s:
-            return Fault("too_old", f"{-ahead_s:.0f} s old; it would not be ingested (past_s)")
+        ahead_ns, config = moment_ns - self.context.clock.unix_ns(), self._config
+        fate = "it would not be ingested (past_s)"
+        if fault := untimely(ahead_ns, future_s=config.future_s, past_s=config.past_s, fate=fate):
+            return fault
         body = write_json(self._entry(row, document, moment_ns))
         return Item(body, len(body) + 1)
 

@@ -23,7 +23,7 @@ The columns are those of the view `records`, and beside them `incarnation` (of t
 (JOB.SINK) and `date`. Several sinks may share a table; each sees its own rows only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -35,7 +35,7 @@ from typing_extensions import override
 
 from penstock.router.columns.run_length import runs
 from penstock.router.delivery.batch_names import BatchNames
-from penstock.router.delivery.result import DeliveryResult, Success
+from penstock.router.delivery.result import DeliveryResult, Fault, Paused, Success, TooLarge
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.read.fetch import warn
 from penstock.router.sinks.http.encode import row_key
@@ -50,6 +50,7 @@ from penstock.router.sinks.http.request_sink import (
 )
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import (
+    GatheringWriter,
     Maintenance,
     Preview,
     SinkContext,
@@ -169,7 +170,7 @@ class StagedRows(WriteResult):
 
 
 @dataclass(slots=True)
-class LakeWriter:
+class LakeWriter(GatheringWriter):
     """The writer of one task.
 
     Attributes:
@@ -183,11 +184,6 @@ class LakeWriter:
     names: BatchNames
     owner: str
     leaves_out: bool
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Keep them until all are there: a file has as many rows as can be."""
-        self._batches.append(rows)
 
     def close(self) -> StagedRows:
         """Write the rows, or leave them."""
@@ -455,6 +451,28 @@ def _there(table: LakeTable, sink_partition: SinkPartition, offsets: Sequence[in
             found.append(table.offsets(sink_partition, offsets[begin], offsets[end - 1]))
             begin = end
     return pa.concat_arrays(found)
+
+
+def end_of(batches: Iterable[pa.RecordBatch]) -> int | None:
+    """Return the offset behind the last of some rows, in any order; None: there is none."""
+    lasts = (pc.max(it.column("offset")).as_py() for it in batches if it.num_rows)
+    last = max(lasts, default=None)
+    return None if last is None else int(last) + 1
+
+
+def classify_status(status: int, said: str, fault: Fault) -> DeliveryResult | None:
+    """Return the result for the rows of a commit by the store's answer; None: it does not tell.
+
+    Args:
+        status: Status of HTTP; 0: there was none.
+        said: The library's message.
+        fault: The same as a fault.
+    """
+    if status == 413 or "EntityTooLarge" in said:
+        return TooLarge(fault)
+    if 300 <= status < 500 and status not in (408, 409, 425, 429):
+        return Paused(fault.reason)
+    return None
 
 
 def rows_by_partition(rows: pa.Table) -> Sequence[tuple[SinkPartition, pa.Table]]:

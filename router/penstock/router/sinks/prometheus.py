@@ -52,7 +52,7 @@ from penstock.router.columns.json_objects import text_of
 from penstock.router.delivery.classify import HttpResponse
 from penstock.router.delivery.result import DeliveryResult, Failed, Fault, Rejected, Success
 from penstock.router.sinks.http.client import HttpRequest
-from penstock.router.sinks.http.encode import Json, record_of, section
+from penstock.router.sinks.http.encode import Json, record_of, section, untimely
 from penstock.router.sinks.http.metric_names import MetricNames
 from penstock.router.sinks.http.protobuf import field_bytes, field_double, field_varint
 from penstock.router.sinks.http.request_sink import Item, Request, Row
@@ -229,9 +229,9 @@ class PrometheusWrite(HttpTaskSink):
         if record is None or row["kind"] != "metric":
             return Fault("not_a_metric", f"a record of kind {row['kind']!r} has no samples")
         try:
-            ahead_s = (record["time_unix_nano"] - self.context.clock.unix_ns()) / 1e9
-            if ahead_s > self._config.future_s:
-                return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
+            ahead_ns = record["time_unix_nano"] - self.context.clock.unix_ns()
+            if fault := untimely(ahead_ns, future_s=self._config.future_s):
+                return fault
             content = b"".join([series.encoded() for series in self._series(record)])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             return Fault("not_encodable", str(error))

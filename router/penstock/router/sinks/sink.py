@@ -354,14 +354,18 @@ class LeftRows(WriteResult):
 
 
 @dataclass(slots=True)
-class RowsWriter:
-    """The writer of tasks that leave all rows to `TaskSink.write`."""
+class GatheringWriter:
+    """Base of writers that gather the rows of a task until all are there."""
 
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
+    _batches: list[pa.RecordBatch] = field(default_factory=list, init=False)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Keep them."""
         self._batches.append(rows)
+
+
+@dataclass(slots=True)
+class RowsWriter(GatheringWriter):
+    """The writer of tasks that leave all rows to `TaskSink.write`."""
 
     def close(self) -> LeftRows:
         return LeftRows(left=pa.Table.from_batches(self._batches) if self._batches else None)

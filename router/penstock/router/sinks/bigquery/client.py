@@ -13,9 +13,8 @@ from urllib.parse import quote
 import grpc
 from google.cloud.bigquery_storage_v1 import types
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
-from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import Int64Value
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2
 
 from penstock.base.clock import BlockingClock
 from penstock.router.delivery.result import (
@@ -27,13 +26,12 @@ from penstock.router.delivery.result import (
     Retryable,
     TooLarge,
 )
-from penstock.router.sinks.bigquery.sink import COLUMNS, BigQuerySink
+from penstock.router.sinks.bigquery.sink import COLUMNS, BigQuerySink, TroubleError
 from penstock.router.sinks.http.google_credentials import GoogleToken
-from penstock.router.sinks.http.grpc_channel import GrpcChannel
+from penstock.router.sinks.http.grpc_channel import GrpcChannel, error_details, retry_after_s
 
 _SERVICE: Final = "/google.cloud.bigquery.storage.v1.BigQueryWrite"
 _SCOPE: Final = "https://www.googleapis.com/auth/bigquery.insertdata"
-_DETAILS: Final = "grpc-status-details-bin"
 _TYPES: Final = {
     "STRING": FieldDescriptorProto.TYPE_STRING,
     "INT64": FieldDescriptorProto.TYPE_INT64,
@@ -72,15 +70,6 @@ _OF_THE_STREAM: Final = frozenset({
 """Whatever the status: another stream is needed, and this one says what became of the records."""
 
 
-class TroubleError(Exception):
-    """A call failed; of an append nobody knows what became of it."""
-
-    def __init__(self, verdict: DeliveryResult, code: int) -> None:
-        super().__init__(str(verdict))
-        self.verdict = verdict
-        self.code = code
-
-
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The answer to an append.
@@ -98,8 +87,6 @@ class Appended:
 
 class Connection:
     """A channel that is made when it is needed, and made again when it is lost."""
-
-    failures = (TroubleError,)
 
     def __init__(self, config: BigQuerySink, clock: BlockingClock) -> None:
         self._config = config
@@ -169,9 +156,6 @@ class Connection:
         """Give the connection back."""
         self._channel.close()
 
-    def result_of_error(self, error: TroubleError) -> DeliveryResult:
-        return error.verdict
-
     def _exchange(self, asked: types.AppendRowsRequest) -> types.AppendRowsResponse:
         call = self._channel.current().stream_stream(
             f"{_SERVICE}/AppendRows",
@@ -215,7 +199,7 @@ class Connection:
         code: int = error.code().value[0]
         if code == code_pb2.UNAUTHENTICATED:
             self._token.forget()
-        details = _details(error)
+        details = error_details(error)
         verdict = classify_error(code, str(error.details()), details)
         return TroubleError(verdict, code)
 
@@ -283,18 +267,4 @@ def _storage_codes(details: Any) -> Iterator[Any]:
 
 
 def _after_s(details: Any) -> float:
-    for detail in details:
-        found = error_details_pb2.RetryInfo()
-        if detail.Unpack(found):
-            return float(found.retry_delay.seconds + found.retry_delay.nanos / 1e9)
-    return 0.0
-
-
-def _details(error: Any) -> Any:
-    for key, value in error.trailing_metadata() or ():
-        if key == _DETAILS:
-            try:
-                return status_pb2.Status.FromString(value).details
-            except DecodeError:
-                return ()
-    return ()
+    return retry_after_s(details) or 0.0

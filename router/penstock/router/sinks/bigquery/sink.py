@@ -49,7 +49,14 @@ from typing_extensions import override
 from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailure, Success
 from penstock.router.job.config_errors import needed
 from penstock.router.sinks.bigquery.journal import Journal, Record, Sent
-from penstock.router.sinks.http.encode import position_of, record_of, row_key, section, time_ns
+from penstock.router.sinks.http.encode import (
+    position_of,
+    record_of,
+    row_key,
+    section,
+    time_ns,
+    utf8,
+)
 from penstock.router.sinks.http.google_credentials import NoTokenError
 from penstock.router.sinks.http.protobuf import varint
 from penstock.router.sinks.http.request_sink import Item, Request, Row
@@ -113,6 +120,15 @@ class BigQuerySink(TaskRequestSettings):
         return f"rows of {self.table} in BigQuery; once for the batch in work"
 
 
+class TroubleError(Exception):
+    """A call failed; of an append nobody knows what became of it."""
+
+    def __init__(self, verdict: DeliveryResult, code: int) -> None:
+        super().__init__(str(verdict))
+        self.verdict = verdict
+        self.code = code
+
+
 class BigQuery(TaskRequestSink):
     """Appends rows; see the module's docstring."""
 
@@ -170,7 +186,7 @@ class BigQuery(TaskRequestSink):
             return False
         try:
             self._journal.lend(starts, self.context.rules, self._connection.create)
-        except (NoTokenError, *self._connection.failures):
+        except (NoTokenError, TroubleError):
             return False  # the driver's first request meets the same, and says so
         self._lends = True
         return True
@@ -218,7 +234,7 @@ class BigQuery(TaskRequestSink):
         value: bytes = row["value"] or b""
         record = record_of(row) or {}
         moment_ns = time_ns(row, record)
-        text = _utf8(value)
+        text = utf8(value)
         severity, trace = record.get("severity_number"), record.get("trace_id")
         service = section(record, "resource").get("service.name")
         fields: tuple[str | int | bytes | None, ...] = (
@@ -256,11 +272,8 @@ class BigQuery(TaskRequestSink):
     def _result_of(self, exchange: Callable[[], DeliveryResult]) -> DeliveryResult:
         try:
             return exchange()
-        except NoTokenError as error:
+        except (NoTokenError, TroubleError) as error:
             return error.verdict
-        except self._connection.failures as error:
-            found: DeliveryResult = self._connection.result_of_error(error)
-            return found
 
     def _exchange(self, request: Request) -> DeliveryResult:
         connection, journal = self._connection, self._journal
@@ -344,10 +357,3 @@ def encoded(fields: Sequence[str | int | bytes | None]) -> bytes:
             text = value.encode() if isinstance(value, str) else value
             found += of_text, varint(len(text)), text
     return b"".join(found)
-
-
-def _utf8(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None

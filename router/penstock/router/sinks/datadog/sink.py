@@ -36,7 +36,7 @@ from penstock.router.delivery.result import DeliveryResult, Fault, PartialFailur
 from penstock.router.job.settings import Seconds
 from penstock.router.sinks.datadog.encode import log_of, metric_name, series_of, span_of, traces_of
 from penstock.router.sinks.http.client import HttpRequest, Transport
-from penstock.router.sinks.http.encode import document_of, event_id, record_of, time_ns
+from penstock.router.sinks.http.encode import document_of, event_id, record_of, time_ns, untimely
 from penstock.router.sinks.http.metric_names import MetricNames
 from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
@@ -167,12 +167,8 @@ class Datadog(HttpTaskSink):
         return Item(body, len(body) + 1, "metrics")
 
     def _untimely(self, moment_ns: int, future_s: float, past_s: float) -> Fault | None:
-        ahead_s = (moment_ns - self.context.clock.unix_ns()) / 1e9
-        if ahead_s > future_s:
-            return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
-        if -ahead_s > past_s:
-            return Fault("too_old", f"{-ahead_s:.0f} s old; Datadog would drop it")
-        return None
+        ahead_ns, fate = moment_ns - self.context.clock.unix_ns(), "Datadog would drop it"
+        return untimely(ahead_ns, future_s=future_s, past_s=past_s, fate=fate)
 
     @override
     def request_of(self, request: Request, attempt: int) -> HttpRequest:

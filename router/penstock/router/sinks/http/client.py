@@ -15,6 +15,7 @@ from penstock.base.clock import BlockingClock
 from penstock.base.http.client import AnswerTooLargeError, HttpClient, forbidden_header
 from penstock.base.http.client import Request as ClientRequest
 from penstock.router.delivery.classify import HttpResponse
+from penstock.router.delivery.result import DeliveryResult, Failed, Fault, Paused, Retryable
 
 Compression = Literal["none", "gzip", "zstd"]
 
@@ -44,27 +45,6 @@ class HttpRequest:
     method: str = "POST"
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def forbidden(self) -> str | None:
-        """The name of a header that cannot be sent; its value may be a secret."""
-        return forbidden_header({**self.headers, **self.secrets})
-
-
-@dataclass(frozen=True, slots=True)
-class NotSent:
-    """There was no connection; the destination saw nothing."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Silent:
-    """It was sent, and there was no answer: nobody knows whether it was taken."""
-
-    reason: str
-
-
-Reply = HttpResponse | NotSent | Silent
-
 
 class Transport:
     """The connection to one host.
@@ -88,16 +68,16 @@ class Transport:
         """True if the last request was sent twice, because the kept connection had ended."""
         return self._client.repeated
 
-    def send(self, request: HttpRequest) -> Reply:
-        """Send a request and wait for its answer."""
-        if (name := request.forbidden()) is not None:
-            return NotSent(f"header {name} has a character that HTTP forbids")
+    def send(self, request: HttpRequest) -> HttpResponse | DeliveryResult:
+        """Send a request and wait for its answer; without one, the result for its records."""
+        if (name := forbidden_header({**request.headers, **request.secrets})) is not None:
+            return Paused(f"header {name} has a character that HTTP forbids")
         body, encoding = compressed(request.body, request.compression)
         headers = {**request.headers, **encoding, **request.secrets}
         try:
             self._client.connect()
         except OSError as error:
-            return NotSent(f"{type(error).__name__}: {error}")
+            return Retryable(f"{type(error).__name__}: {error}")
         try:
             answer = self._client.send(
                 ClientRequest(request.path, headers, method=request.method, body=body)
@@ -105,7 +85,7 @@ class Transport:
         except AnswerTooLargeError as error:
             answer = error.response
         except OSError as error:
-            return Silent(f"{type(error).__name__}: {error}")
+            return Failed(Fault("no_answer", f"{type(error).__name__}: {error}"), answered=False)
         after_s = retry_after_s(answer.headers.get("retry-after"), self._clock.unix_ns())
         return HttpResponse(answer.status, answer.headers, answer.body, after_s)
 

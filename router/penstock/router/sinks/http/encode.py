@@ -1,11 +1,13 @@
 """A row's record as a JSON object, for sinks that write documents."""
 
+import math
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, Final, Literal, TypeVar
 
 from penstock.router.columns.json_objects import read_object
 from penstock.router.deadletters.writer import as_text
+from penstock.router.delivery.result import Fault
 from penstock.router.sinks.http.request_sink import TIME_REPLACED, Row
 from penstock.router.sinks.sink import SinkContext
 
@@ -83,6 +85,19 @@ def time_ns(row: Row, record: Json) -> int:
     return own
 
 
+def untimely(
+    ahead_ns: int, *, future_s: float, past_s: float = math.inf, fate: str = ""
+) -> Fault | None:
+    """Why a record is refused by its distance from the router's clock; None: it is not.
+
+    `fate` is what the destination would do with one that is older than `past_s`.
+    """
+    ahead_s = ahead_ns / 1e9
+    if ahead_s > future_s:
+        return Fault("in_the_future", f"{ahead_s:.0f} s ahead of the router's clock")
+    return Fault("too_old", f"{-ahead_s:.0f} s old; {fate}") if -ahead_s > past_s else None
+
+
 def section(record: Json, name: str) -> Json:
     """A part of a record that is an object, such as `resource`; empty where it is not."""
     found = record.get(name)
@@ -112,13 +127,20 @@ def cached(function: Callable[[Text], Answer]) -> Callable[[Text], Answer]:
     return answer
 
 
+def utf8(value: bytes) -> str | None:
+    """The text of some bytes; None: they are none in UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 KEY: Final = ("stream", "incarnation", "partition", "offset")
 """A record's position in the log: the table's primary key."""
 
 ABOUT: Final = (*KEY, "time_unix_nano", "kind", "service", "severity_number", "trace_id")
 """Columns that `describe` returns beside the record in the sink's own form."""
 
-_BIGINT_MAX: Final = 2**63 - 1
 _SMALLINT_MAX: Final = 2**15 - 1
 
 
@@ -136,18 +158,12 @@ def describe(row: Row, record: Json, stream_id: str) -> tuple[Any, ...]:
         stream_id,
         row["partition"],
         row["offset"],
-        _moment_ns(row, record),
+        time_ns(row, record),
         row["kind"],
         _text(section(record, "resource").get("service.name")),
         severity if _is_small(severity) else None,
         _text(record.get("trace_id")),
     )
-
-
-def _moment_ns(row: Row, record: Json) -> int:
-    found = time_ns(row, record)
-    own: int = row["timestamp_ns"]
-    return found if found <= _BIGINT_MAX else own
 
 
 def _is_small(value: Any) -> bool:

@@ -6,14 +6,18 @@ made again after either, and when it is `CONNECTION_AGE_S` old: a new one resolv
 and takes its addresses in its own order.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
 
 from penstock.base.clock import BlockingClock
 from penstock.base.http.client import CONNECTION_AGE_S
 
 _LEFT_AFTER: Final = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+_DETAILS: Final = "grpc-status-details-bin"
 _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # else a new channel would find the old connection
     (
@@ -62,3 +66,24 @@ class GrpcChannel:
         if self._credentials is None:
             return grpc.insecure_channel(self._target, options=_OPTIONS)
         return grpc.secure_channel(self._target, self._credentials, options=_OPTIONS)
+
+
+def error_details(error: Any) -> Iterable[Any]:
+    """The details that a server sent with the error of a call (`google.rpc.Status`)."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS:
+            try:
+                found: Iterable[Any] = status_pb2.Status.FromString(value).details
+            except DecodeError:
+                break
+            return found
+    return ()
+
+
+def retry_after_s(details: Iterable[Any]) -> float | None:
+    """The delay of RetryInfo among the details of an error; None: there is none."""
+    for detail in details:
+        found = error_details_pb2.RetryInfo()
+        if detail.Unpack(found):
+            return float(found.retry_delay.seconds + found.retry_delay.nanos / 1e9)
+    return None

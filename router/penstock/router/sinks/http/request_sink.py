@@ -38,9 +38,9 @@ from penstock.router.delivery.core import (
     Send,
     Ticked,
 )
-from penstock.router.delivery.result import DeliveryResult, Failed, Fault, Paused, Retryable
+from penstock.router.delivery.result import DeliveryResult, Fault, Paused
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.router.sinks.http.client import HttpRequest, NotSent, Silent, Transport, encoding_of
+from penstock.router.sinks.http.client import HttpRequest, Transport, encoding_of
 from penstock.router.sinks.http.settings import (
     HIDDEN,
     HttpSettings,
@@ -403,19 +403,8 @@ class HttpRequestSink(RequestSink):
     def send(self, made: HttpRequest, request: Request) -> DeliveryResult:
         """Send what `request_of` made; returns what became of it."""
         assert self._transport is not None, "open() first"
-        if (name := made.forbidden()) is not None:
-            return Paused(f"header {name} has a character that HTTP forbids")
         reply = self._transport.send(made)
-        match reply:
-            case HttpResponse():
-                verdict = self.classify_answer(reply, request)
-            case NotSent(reason):
-                verdict = Retryable(reason)
-            case Silent(reason):
-                verdict = Failed(Fault("no_answer", reason), answered=False)
-            case _:
-                assert_never(reply)
-        return verdict
+        return self.classify_answer(reply, request) if isinstance(reply, HttpResponse) else reply
 
     def fetch(self, made: HttpRequest) -> HttpResponse | None:
         """Send something that is no records; None without an answer."""

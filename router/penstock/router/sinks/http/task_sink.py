@@ -48,7 +48,7 @@ from penstock.router.sinks.http.request_sink import (
     in_log_order,
 )
 from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
-from penstock.router.sinks.sink import SinkContext, TaskSink, WriteResult
+from penstock.router.sinks.sink import GatheringWriter, SinkContext, TaskSink, WriteResult
 from penstock.router.telemetry import Meter
 
 SENDING_S_MAX: Final = 5.0
@@ -227,8 +227,8 @@ def _moved(request: Request, begin: int) -> Request:
 
 
 @dataclass(slots=True)
-class RequestWriter:
-    """The writer of one task.
+class RequestWriter(GatheringWriter):
+    """The writer of one task; where one request ends depends on those before it.
 
     Attributes:
         made_of: The sink's class, of which each request in flight has an instance.
@@ -254,11 +254,6 @@ class RequestWriter:
     clock: BlockingClock = field(default_factory=SystemClock, kw_only=True)
     sends_for_s: float = field(default=SENDING_S_MAX, kw_only=True)
     waits_for_s: float | None = field(default=None, kw_only=True)
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Keep them until all are there: where one request ends depends on those before it."""
-        self._batches.append(rows)
 
     def close(self) -> WrittenRequests:
         """Encode the rows, and send what can be sent."""

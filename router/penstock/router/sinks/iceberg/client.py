@@ -27,9 +27,9 @@ from penstock.router.delivery.result import (
     Fault,
     Paused,
     Retryable,
-    TooLarge,
 )
 from penstock.router.job.config_errors import needed
+from penstock.router.sinks.lake import classify_status
 
 _LIMIT: Final = "penstock.timeout-s"
 _STATUS: Final = re.compile(r"HTTP status (\d{3})\b")
@@ -192,11 +192,9 @@ def classify_store_error(error: Exception, said: str) -> DeliveryResult:
     found = _STATUS.search(said)
     status = int(found[1]) if found else 0
     fault = Fault(f"http_{status}" if status else "iceberg", said, status)
-    if status == 413 or "EntityTooLarge" in said:
-        return TooLarge(fault)
+    if (result := classify_status(status, said, fault)) is not None:
+        return result
     if isinstance(error, PermissionError | FileNotFoundError) or "ACCESS_DENIED" in said:
-        return Paused(said)
-    if 300 <= status < 500 and status not in (408, 409, 425, 429):
         return Paused(said)
     if isinstance(error, OSError):
         wrong = isinstance(error, ValueError) and not isinstance(error, pa.ArrowException)

@@ -28,7 +28,6 @@ from typing import Annotated, Any, Final, Literal
 from uuid import UUID, uuid4
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 from typing_extensions import override
 
@@ -50,6 +49,7 @@ from penstock.router.sinks.lake import (
     SinkPartition,
     TableMaintenance,
     by_values,
+    end_of,
 )
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
@@ -238,13 +238,7 @@ class IcebergTable(LakeTable):
 
         Nearly all files end before `first`, and their statistics say so.
         """
-        lasts = (
-            pc.max(batch.column("offset")).as_py()
-            for batch in self._scan(sink_partition, first, 2**63 - 1).to_arrow_batch_reader()
-            if batch.num_rows
-        )
-        last = max(lasts, default=None)
-        return None if last is None else int(last) + 1
+        return end_of(self._scan(sink_partition, first, 2**63 - 1).to_arrow_batch_reader())
 
     @override
     def offsets(self, sink_partition: SinkPartition, first: int, last: int) -> pa.Array:

@@ -343,9 +343,9 @@ class Kafka(TaskRequestSink):
         except TroubleError as trouble:
             if self._joined is not None and trouble.name in FENCED:
                 return SUPERSEDED
-            return classify_error({}, trouble)
+            return classify_trouble(trouble)
         if refused:
-            return classify_error(refused, None, there, len(messages))
+            return classify_refusals(refused, there, len(messages))
         self.context.meter.count("already_there", there)
         return Success()
 
@@ -361,33 +361,32 @@ class Kafka(TaskRequestSink):
         return Preview(target, len(request.items), lines)
 
 
-def classify_error(
-    refused: Mapping[int, TroubleError],
-    trouble: TroubleError | None,
-    there: int = 0,
-    count: int = 0,
+def classify_refusals(
+    refused: Mapping[int, TroubleError], there: int, count: int
 ) -> DeliveryResult:
-    """Return the result of a request whose transaction was aborted.
+    """Return the result of a request whose transaction was aborted for its messages.
 
     Args:
         refused: Messages that Kafka refuses, by their index after those that were there.
-        trouble: Error of the whole transaction; None: there is none.
         there: Number of the request's messages that were there before.
         count: Number of messages in the request.
     """
-    if trouble is None:
-        partition_key, trouble = next(iter(refused.items()))
-        if len(refused) == 1:  # else one may be refused for another of its batch
-            alone = there + partition_key
-            again = tuple(it for it in range(count) if it != alone)
-            return PartialFailure(refused=((alone, _fault(trouble)),), again=again)
+    index, trouble = next(iter(refused.items()))
+    if len(refused) > 1:  # one may be refused for another of its batch
+        return classify_trouble(trouble)
+    alone = there + index
+    again = tuple(it for it in range(count) if it != alone)
+    return PartialFailure(refused=((alone, _fault(trouble)),), again=again)
+
+
+def classify_trouble(trouble: TroubleError) -> DeliveryResult:
+    """Return the result of a request whose transaction was aborted as a whole."""
+    fault = _fault(trouble)
     if trouble.name in TOO_LARGE:
-        return TooLarge(_fault(trouble))
+        return TooLarge(fault)
     if trouble.name in UNFIT:
-        return Rejected(_fault(trouble))
-    if trouble.name in PAUSED:
-        return Paused(_fault(trouble).reason)
-    return Retryable(_fault(trouble).reason)
+        return Rejected(fault)
+    return Paused(fault.reason) if trouble.name in PAUSED else Retryable(fault.reason)
 
 
 def service_of(record: dict[str, Any]) -> Any:

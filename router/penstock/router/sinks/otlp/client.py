@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
 from penstock.base.clock import BlockingClock
 from penstock.router.delivery.result import (
@@ -25,7 +22,7 @@ from penstock.router.delivery.result import (
     Retryable,
     TooLarge,
 )
-from penstock.router.sinks.http.grpc_channel import GrpcChannel
+from penstock.router.sinks.http.grpc_channel import GrpcChannel, error_details, retry_after_s
 from penstock.router.sinks.http.request_sink import revealed
 from penstock.router.sinks.otlp.encode import Signal, partial_success
 from penstock.router.sinks.otlp.sink import OtlpSink
@@ -60,7 +57,6 @@ _LOST: Final = re.compile(
 )
 """Pattern of gRPC's errors on a lost connection; one that cannot be made is `failed to connect`."""
 
-_DETAILS: Final = "grpc-status-details-bin"
 _NAME: Final = re.compile(r"(?!.*-bin$)[0-9a-z_.-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e]*")
 """gRPC over HTTP/2, "Custom-Metadata": names that end in `-bin` have bytes, as no header has."""
@@ -113,7 +109,7 @@ def classify_error(error: Any) -> DeliveryResult:
     """Return the result for the records of a failed call."""
     code, text = error.code(), f"gRPC {error.code().name}: {str(error.details())[:_SAID_MAX]}"
     fault = Fault(f"grpc_{code.name.lower()}", text)
-    after_s = _retry_after_s(error)
+    after_s = retry_after_s(error_details(error))
     if code in _AGAIN:
         return Failed(fault, after_s or 0.0, answered=False)
     if code in _FAILURES:
@@ -127,26 +123,6 @@ def classify_error(error: Any) -> DeliveryResult:
         is_large = _NEVER_FITS.search(told) or (_TOO_LARGE.search(told) and not _RATE.search(told))
         return TooLarge(fault) if after_s is None and is_large else Retryable(text, after_s or 0.0)
     return Paused(text) if code in _SENDER else Rejected(fault)
-
-
-def _retry_after_s(error: Any) -> float | None:
-    """Return the delay of RetryInfo in seconds; None: the error has none."""
-    for key, value in error.trailing_metadata() or ():
-        if key != _DETAILS:
-            continue
-        try:
-            details = status_pb2.Status.FromString(value).details
-            for detail in details:
-                found = error_details_pb2.RetryInfo()
-                if detail.Unpack(found):
-                    return _seconds(found.retry_delay)
-        except DecodeError:
-            return None
-    return None
-
-
-def _seconds(duration: Duration) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)
 
 
 def _credentials(config: OtlpSink) -> Any:

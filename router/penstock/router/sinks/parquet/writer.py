@@ -6,7 +6,7 @@ records a file holds, by their first and last offset.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import accumulate, takewhile
 from typing import BinaryIO, Final
@@ -20,7 +20,7 @@ from penstock.router.columns.run_length import runs
 from penstock.router.delivery.batch_names import BatchNames, RowPosition, positions_of
 from penstock.router.lake.layout import NULL_PARTITION, Partitioning, Span
 from penstock.router.sinks.parquet.client import LocalTree, Staging
-from penstock.router.sinks.sink import WriteResult
+from penstock.router.sinks.sink import GatheringWriter, WriteResult
 
 _LOG_POSITION: Final = ("stream", "partition")
 _HOURS_MAX: Final = 100
@@ -64,7 +64,7 @@ class WrittenFiles(WriteResult):
 
 
 @dataclass(slots=True)
-class ParquetWriter:
+class ParquetWriter(GatheringWriter):
     """The writer of one task.
 
     Attributes:
@@ -80,11 +80,6 @@ class ParquetWriter:
     names: BatchNames
     safe: str
     partitioning: Partitioning
-    _batches: list[pa.RecordBatch] = field(default_factory=list)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Keep them until all are there: they are sorted into files."""
-        self._batches.append(rows)
 
     def close(self) -> WrittenFiles:
         """Write the files."""
