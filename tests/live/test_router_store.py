@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from penstock.router.checkpoint.local import lock_holder
 from penstock.router.checkpoint.settings import AnyStore
 from penstock.router.checkpoint.store import Objects, open_store
 from penstock.service import ConfigError, ExitCode, UnavailableError
@@ -151,6 +152,8 @@ def test_a_job_whose_machine_is_lost_goes_on_elsewhere(
             wait_until(lambda: job.committed()["logs"] >= upto, within_s=60)  # noqa: B023
         finally:
             job.daemon.kill()
+        # The JVM has the lock, too, and writes until it sees that its driver is gone.
+        wait_until(lambda: lock_holder(job.checkpoint_dir) is None, within_s=30)  # noqa: B023
         shutil.rmtree(tmp_path / f"{number}")
     publish(nats_url, "telemetry.logs.x", lines[2000:])
     last = job_in(tmp_path / "last", logd, lake, store)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import wraps
 from typing import Any, Final
 
 import click
@@ -19,7 +20,7 @@ from penstock.router.lake.inspect import (
 )
 from penstock.router.lake.plan import Policy
 from penstock.router.lake.settings import Compaction
-from penstock.router.lake.store import open_lake
+from penstock.router.lake.store import LakeStore, open_lake
 from penstock.service.cli import PenstockGroup
 
 _DEFAULTS: Final = Compaction()
@@ -32,8 +33,13 @@ _JSON: Final = click.option("--json", "as_json", is_flag=True, help="JSON, and n
 
 
 def lake_argument(command: Callable[..., None]) -> Any:
-    """Give a command the argument LAKE and what an S3 needs."""
-    return _PLACE(_ENDPOINT(_REGION(command)))
+    """Give a command the argument LAKE and what an S3 needs, as the open `store`."""
+
+    @wraps(command)
+    def with_lake(place: str, *, endpoint: str | None, region: str | None, **options: Any) -> None:
+        command(open_lake(place, endpoint=endpoint, region=region), **options)
+
+    return _PLACE(_ENDPOINT(_REGION(with_lake)))
 
 
 @click.group(cls=PenstockGroup, epilog="Example: penstock lake stats /var/lib/penstock/lake")
@@ -49,9 +55,7 @@ def cli() -> None:
 @lake_argument
 @click.option("--files", "shows_files", is_flag=True, help="The path of each live file instead.")
 @_JSON
-def list_partitions(
-    place: str, *, endpoint: str | None, region: str | None, shows_files: bool, as_json: bool
-) -> None:
+def list_partitions(store: LakeStore, *, shows_files: bool, as_json: bool) -> None:
     """List the partitions of a lake, or the files that hold each record once.
 
     A reader may take as long as the lake's `compaction.keep_s` to open the files listed.
@@ -59,7 +63,6 @@ def list_partitions(
     from penstock.router.lake.index import LakeIndex
     from penstock.router.lake.inspect import partitions
 
-    store = open_lake(place, endpoint=endpoint, region=region)
     if shows_files:
         paths = [store.locate(path) for path in LakeIndex(store).live()]
         click.echo(json.dumps(paths) if as_json else "\n".join(paths))
@@ -75,11 +78,10 @@ def list_partitions(
 @cli.command(epilog="Example: penstock lake stats s3://telemetry/lake --region eu-west-1")
 @lake_argument
 @_JSON
-def stats(place: str, *, endpoint: str | None, region: str | None, as_json: bool) -> None:
+def stats(store: LakeStore, *, as_json: bool) -> None:
     """Count rows by stream and offset range, and files and bytes in all."""
     from penstock.router.lake.inspect import partitions, streams
 
-    store = open_lake(place, endpoint=endpoint, region=region)
     whole = _whole(partitions(store).values())
     found = streams(store)
     if as_json:
@@ -97,7 +99,7 @@ def stats(place: str, *, endpoint: str | None, region: str | None, as_json: bool
 @cli.command(epilog="Example: penstock lake verify /var/lib/penstock/lake")
 @lake_argument
 @_JSON
-def verify(place: str, *, endpoint: str | None, region: str | None, as_json: bool) -> None:
+def verify(store: LakeStore, *, as_json: bool) -> None:
     """Read every row's position: gaps, doubles, files that cannot be read.
 
     Exit 65 when a row is there twice or a file is damaged. Gaps are shown and change nothing:
@@ -105,12 +107,8 @@ def verify(place: str, *, endpoint: str | None, region: str | None, as_json: boo
     """
     from penstock.router.lake.inspect import verify as look
 
-    store = open_lake(place, endpoint=endpoint, region=region)
     found = look(store)
-    if as_json:
-        click.echo(json.dumps(_verified_json(found)))
-    else:
-        click.echo(_verified_text(found))
+    click.echo(json.dumps(_verified_json(found)) if as_json else _verified_text(found))
     if not found.is_sound:
         doubles = sum(it.double_rows for it in found.streams.values())
         raise DamagedDataError(
@@ -145,7 +143,7 @@ def verify(place: str, *, endpoint: str | None, region: str | None, as_json: boo
 )  # fmt: skip
 @_JSON
 def compact(  # noqa: PLR0913 - each is its own option
-    place: str, *, endpoint: str | None, region: str | None, as_json: bool, compression: str,
+    store: LakeStore, *, as_json: bool, compression: str,
     target_bytes: int, after_s: float, keep_s: float, max_age_days: float | None,
 ) -> None:  # fmt: skip
     """Merge small files of partitions that have ended; do once what a sink's `compaction` does.
@@ -155,7 +153,6 @@ def compact(  # noqa: PLR0913 - each is its own option
     """
     from penstock.router.lake.compactor import compact as run
 
-    store = open_lake(place, endpoint=endpoint, region=region)
     max_age_s = None if max_age_days is None else max_age_days * 86_400
     policy = Policy(target_bytes, after_s, keep_s, max_age_s)
     result = run(store, policy, SystemClock(), compression)
