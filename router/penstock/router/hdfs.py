@@ -28,8 +28,9 @@ import re
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import model_validator
@@ -494,18 +495,27 @@ class Hdfs:
             ConfigError: Somebody must change something.
             UnavailableError: It cannot be done now.
         """
-        call = _Call(function)
-        call.start()
-        call.join(self._settings.timeout_s)
+        call = Future[_T]()
+
+        def run() -> None:
+            try:
+                call.set_result(function())
+            except Exception as error:  # noqa: BLE001 - it is raised to the caller
+                call.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - a panic of the library is no Exception
+                call.set_exception(RuntimeError(f"the library gave up: {error}"))
+
+        threading.Thread(target=run, name="hdfs-call", daemon=True).start()
+        wait([call], self._settings.timeout_s)
         about = f"{self._location}: {SCHEME}{self._authority}"
-        if call.is_alive():
+        if not call.done():
             self._client = None
             raise UnavailableError(
                 f"{about} has not answered for {self._settings.timeout_s:g} s",
                 fix="look at the logs of the namenode and the datanodes; it is tried again",
             )
         try:
-            return call.outcome()
+            return call.result()
         except expected:
             raise
         except Exception as error:
@@ -514,30 +524,6 @@ class Hdfs:
 
 def _connecting(url: str, location: str, settings: HdfsSettings) -> Hdfs:
     return Hdfs(url, location=location, settings=settings)
-
-
-class _Call(threading.Thread, Generic[_T]):
-    """Something done on a separate thread, which nobody has to wait for."""
-
-    def __init__(self, function: Callable[[], _T]) -> None:
-        super().__init__(name="hdfs-call", daemon=True)
-        self._function = function
-        self._found: list[_T] = []
-        self._error: BaseException | None = None
-
-    @override
-    def run(self) -> None:
-        try:
-            self._found.append(self._function())
-        except BaseException as error:  # noqa: BLE001 - a panic of the library is no Exception
-            self._error = error
-
-    def outcome(self) -> _T:
-        if isinstance(self._error, Exception):
-            raise self._error
-        if self._error is not None:
-            raise RuntimeError(f"the library gave up: {self._error}") from self._error
-        return self._found[0]
 
 
 def _is_hidden(name: str) -> bool:

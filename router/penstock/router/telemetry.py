@@ -91,35 +91,31 @@ class StatusCollector(Collector):
     @override
     def collect(self) -> Iterable[Metric]:
         status = self._status()
-        stages = status.stages
-        for name, about in _COUNTERS.items():
+        stages = {stage.name.partition("/")[2]: stage for stage in status.stages}
+        for name, about in (_COUNTERS | _DETAILS).items():
             counter = CounterMetricFamily(f"penstock_router_{name}", about, labels=["sink"])
-            for stage in stages:
-                counter.add_metric([stage.name.partition("/")[2]], getattr(stage, name))
+            for sink, stage in stages.items():
+                of_detail = name in _DETAILS
+                counter.add_metric(
+                    [sink], stage.detail.get(name, 0) if of_detail else getattr(stage, name)
+                )
             yield counter
-        for name, about in _DETAILS.items():
-            detail = CounterMetricFamily(f"penstock_router_{name}", about, labels=["sink"])
-            for stage in stages:
-                detail.add_metric([stage.name.partition("/")[2]], stage.detail.get(name, 0))
-            yield detail
         replaced = CounterMetricFamily(
             "penstock_router_times_replaced",
             "Records whose time a sink replaced by the time at which the log got them.",
             labels=["sink", "reason"],
         )
-        for stage in stages:
-            for reason in _TIME_REASONS:
-                number = stage.detail.get(f"time_replaced_{reason}", 0)
-                replaced.add_metric([stage.name.partition("/")[2], reason], number)
-        yield replaced
         lag = GaugeMetricFamily(
             "penstock_router_lag",
             "Records in the log that a sink has not received yet.",
             labels=["sink"],
         )
-        for stage in stages:
-            lag.add_metric([stage.name.partition("/")[2]], stage.lag)
-        yield lag
+        for sink, stage in stages.items():
+            for reason in _TIME_REASONS:
+                number = stage.detail.get(f"time_replaced_{reason}", 0)
+                replaced.add_metric([sink, reason], number)
+            lag.add_metric([sink], stage.lag)
+        yield from (replaced, lag)
         yield from _circuits(status.info.get("sinks", {}))
         yield from span_metrics("router", status.info.get("tracing", {}))
 

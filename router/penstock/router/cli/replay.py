@@ -1,8 +1,8 @@
 """Commands that deliver again: replay a range of the log, look at dead letters and replay them."""
 
 import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,40 +55,36 @@ def replay(
     """
     from penstock.router.replay.backfill import backfill, range_of, resume
     from penstock.router.replay.bounded_run import bounded_run
-    from penstock.router.replay.process import attended
 
     job = load_job(path)
     _require_sink(job, sink)
     if resumes == (begin is not None) or (resumes and (end is not None or stream is not None)):
         raise click.UsageError("say what to replay with --from, or --resume without a range")
-    if resumes:
-        with (
-            bounded_run(job, needs_lock=True, tell=teller()) as run,
-            attended(run, SystemClock()),
-            _audited(run, "range ", sink=sink, resume=True),
-        ):
-            rows = resume(run, sink, click.echo)
-        click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
-        return
     if stream is not None and stream not in job.streams:
         raise click.UsageError(f"the job does not read {stream!r}, only {', '.join(job.streams)}")
     if len(job.streams) > 1 and stream is None and any(isinstance(it, int) for it in (begin, end)):
         raise click.UsageError("name the stream that the offsets are of with --stream")
     with bounded_run(job, needs_lock=True, tell=teller()) as run:
-        with LogClient(job.logd, access=job.source.access()) as log:
-            first, last = range_of(log, run.state.readable, begin, end, stream)
-        asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
-        with (
-            attended(run, SystemClock()),
-            _audited(run, "range ", **asked),
-        ):
-            rows = backfill(run, sink, first, last, click.echo)
+        if resumes:
+            with _attended(run, "range ", sink=sink, resume=True):
+                rows = resume(run, sink, click.echo)
+        else:
+            with LogClient(job.logd, access=job.source.access()) as log:
+                first, last = range_of(log, run.state.readable, begin, end, stream)
+            asked = {"sink": sink, "from": _ends(first), "until": _ends(last)}
+            with _attended(run, "range ", **asked):
+                rows = backfill(run, sink, first, last, click.echo)
     click.echo(f"{pluralize(rows, 'record')} went to {sink} again{run.progress.others()}")
 
 
-def _audited(run: "BoundedRun", kind: str = "", **about: Any) -> AbstractContextManager[None]:
-    directory = run.config.dead_letters
-    return audited(directory, SystemClock(), run.progress, run.stop, kind, **about)
+@contextmanager
+def _attended(run: "BoundedRun", kind: str = "", **about: Any) -> Iterator[None]:
+    """A replay within the block can be seen and stopped, and is written down."""
+    from penstock.router.replay.process import attended
+
+    clock, directory = SystemClock(), run.config.dead_letters
+    with attended(run, clock), audited(directory, clock, run.progress, run.stop, kind, **about):
+        yield
 
 
 def _ends(offsets: Mapping[StreamPartition, int | None]) -> dict[str, int | None]:
@@ -151,7 +147,6 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
     """
     from penstock.router.replay.bounded_run import bounded_run
     from penstock.router.replay.dead_letters import replay_dead_letters
-    from penstock.router.replay.process import attended
 
     job = load_job(path)
     if target is not None:
@@ -163,7 +158,7 @@ def dlq_replay(path: Path, names: tuple[str, ...], sink: str | None, target: str
         # Again: a job that had the lock until now may have moved them.
         files = find_dead_letters(job.dead_letters, sink=sink, names=names)
         asked: dict[str, Any] = {"sink": sink, "to": target, "files": len(files)}
-        with attended(run, SystemClock()), _audited(run, **asked):
+        with _attended(run, **asked):
             rows = replay_dead_letters(run, files, target, click.echo)
     click.echo(f"delivered again: {pluralize(rows, 'record')}{run.progress.others()}")
 

@@ -23,6 +23,7 @@ from penstock.router.columns.passthrough import repeated_row
 from penstock.router.columns.schema import view
 from penstock.router.deadletters.files import DeadLetter, as_rows
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
+from penstock.router.delivery.batch_names import positions_of
 from penstock.router.errors import RepeatedRowError, StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.batch_writer import BatchWriter
@@ -136,7 +137,7 @@ class BoundedRun:
             with self._in_heap(table.nbytes):
                 frame = self.session.spark.createDataFrame(table, struct)
                 rows = collect(steps_to(sink, self.config, wanted)(frame))
-            if _positions(rows) - _positions(table):
+            if Counter(positions_of(rows)) - Counter(positions_of(table)):
                 raise repeated_row()
             return rows.select(list(columns))
 
@@ -308,11 +309,6 @@ def _take(home: CheckpointManager, config: JobConfig, clock: BlockingClock) -> N
 
 
 _POSITION: Final = ("stream", "partition", "offset")
-
-
-def _positions(rows: pa.Table) -> Counter[tuple[object, ...]]:
-    """Count the rows of each record, by its position in the log."""
-    return Counter(zip(*(rows.column(name).to_pylist() for name in _POSITION), strict=True))
 
 
 def collect(frame: DataFrame) -> pa.Table:

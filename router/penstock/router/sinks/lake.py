@@ -34,7 +34,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.columns.run_length import runs
-from penstock.router.delivery.batch_names import BatchNames
+from penstock.router.delivery.batch_names import BatchNames, positions_of
 from penstock.router.delivery.result import DeliveryResult, Fault, Paused, Success, TooLarge
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.read.fetch import warn
@@ -388,8 +388,7 @@ def lake_rows(rows: pa.Table, names: BatchNames, owner: str) -> pa.Table:
         names: Of the batch's records.
         owner: JOB.SINK.
     """
-    positions = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
-    ids = [names.stream_id(*position) for position in zip(*positions, strict=True)]
+    ids = [names.stream_id(*position) for position in positions_of(rows)]
     made = {
         "incarnation": pa.array(ids, pa.string()),
         "sink": pa.array([owner] * rows.num_rows, pa.string()),

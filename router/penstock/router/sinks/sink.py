@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock
-from penstock.router.delivery.batch_names import BatchNames
+from penstock.router.delivery.batch_names import BatchNames, positions_of
 from penstock.router.errors import StoppedError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.read.offsets import Offsets, StreamPartition, reading_begins
@@ -70,14 +70,8 @@ class Originals:
             return rows
         offsets = rows.column("offset").combine_chunks()
         near = self.table.filter(pc.is_in(self.table.column("offset"), value_set=offsets))
-        found = {position: number for number, position in enumerate(_positions(near))}
-        return near.take([found[position] for position in _positions(rows)])
-
-
-def _positions(rows: pa.Table) -> Iterator[tuple[str, int, int]]:
-    """Yield each row's position in the log."""
-    keys = ("stream", "partition", "offset")
-    return zip(*(rows.column(key).to_pylist() for key in keys), strict=True)
+        found = {position: number for number, position in enumerate(positions_of(near))}
+        return near.take([found[position] for position in positions_of(rows)])
 
 
 class DeadLetterPublisher(Protocol):

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 
+from penstock.router.checkpoint.deliveries import RecordPosition
 from penstock.router.columns.pushdown import columns_in
 from penstock.router.columns.schema import view
 from penstock.router.job.config import JobConfig
@@ -28,8 +29,6 @@ _CLOCK: Final = re.compile(
     re.IGNORECASE,
 )
 """Functions of the time at which a condition is evaluated."""
-
-Position = tuple[StreamPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,9 @@ class Routing:
     left_out: frozenset[str] = frozenset()
 
 
-def routing_of(job: JobConfig, spark: SparkSession, rows: pa.Table) -> dict[Position, Routing]:
+def routing_of(
+    job: JobConfig, spark: SparkSession, rows: pa.Table
+) -> dict[RecordPosition, Routing]:
     """Evaluate all conditions of a job on rows of the view `records`.
 
     Raises:
@@ -78,7 +79,7 @@ def routing_of(job: JobConfig, spark: SparkSession, rows: pa.Table) -> dict[Posi
 
 def _set_by(
     job: JobConfig, sink: str, statements: Mapping[int, Select], rows: DataFrame
-) -> dict[Position, str | None]:
+) -> dict[RecordPosition, str | None]:
     """What SELECTs on the way to a sink set, of the records that they let pass."""
     numbered = routable(job, rows).withColumn(ROUTE_COLUMN, route_number(job, sink))
     said = with_statements(numbered, job, statements).select(*_POSITION, ROUTE_COLUMN, SQL_COLUMN)
@@ -88,7 +89,7 @@ def _set_by(
 
 
 def _add_statements(
-    found: dict[Position, Routing], passed: Mapping[Position, str | None], sink: str
+    found: dict[RecordPosition, Routing], passed: Mapping[RecordPosition, str | None], sink: str
 ) -> None:
     for position, routing in found.items():
         if sink not in routing.routes:
@@ -100,7 +101,7 @@ def _add_statements(
             found[position] = replace(routing, left_out=routing.left_out | {sink})
 
 
-def matching(spark: SparkSession, where: str, rows: pa.Table) -> set[Position]:
+def matching(spark: SparkSession, where: str, rows: pa.Table) -> set[RecordPosition]:
     """Return the rows, of the view `records`, for which a condition holds.
 
     Raises:
@@ -126,5 +127,5 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows, view("records").struct())
 
 
-def _position(row: Any) -> Position:
+def _position(row: Any) -> RecordPosition:
     return StreamPartition(row["stream"], row["partition"]), row["offset"]

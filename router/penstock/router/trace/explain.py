@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from penstock.base.clock import BlockingClock
 from penstock.logd.client import LogClient
+from penstock.router.checkpoint.deliveries import RecordPosition
 from penstock.router.columns.json_objects import text_of
 from penstock.router.job.config import JobConfig
 from penstock.router.read.offsets import StreamPartition
 from penstock.router.trace.conditions import (
-    Position,
     Routing,
     columns_of_condition,
     routing_of,
@@ -110,11 +110,11 @@ class Explainer:
                         found[it].append(verdict)
         return [Explained(it, verdicts) for it, verdicts in found.items()]
 
-    def _routing(self, rows: pa.Table) -> dict[Position, Routing]:
+    def _routing(self, rows: pa.Table) -> dict[RecordPosition, Routing]:
         """Evaluate the conditions, of records that are not too large for it."""
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0)
         small = rows.filter(pc.less_equal(sizes, RECORD_BYTES_MAX))
-        found: dict[Position, Routing] = {}
+        found: dict[RecordPosition, Routing] = {}
         begin = size = 0
         lengths = pc.fill_null(pc.binary_length(small.column("value")), 0).to_pylist()
         for end, length in enumerate(lengths, start=1):
@@ -154,7 +154,7 @@ class Explainer:
         return {name: _shown(row.column(name)[0].as_py()) for name in self._columns[where]}
 
 
-def _rows_by_position(rows: pa.Table) -> dict[Position, pa.Table]:
+def _rows_by_position(rows: pa.Table) -> dict[RecordPosition, pa.Table]:
     keys = rows.select(["stream", "partition", "offset"]).to_pylist()
     return {
         (StreamPartition(it["stream"], it["partition"]), it["offset"]): rows.slice(number, 1)

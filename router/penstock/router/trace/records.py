@@ -13,6 +13,7 @@ from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.batch import decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import slice_rows
+from penstock.router.checkpoint.deliveries import RecordPosition
 from penstock.router.columns.projection import Projection, Projector, arrow_schema
 from penstock.router.columns.schema import view
 from penstock.router.columns.spec_versions import known_versions
@@ -22,8 +23,6 @@ from penstock.router.trace.verdict import Wanted
 _RECORDS: Final = view("records")
 _DIGEST_BYTES: Final = 16
 _LOG_COLUMNS: Final = ("timestamp", "subject", "key", "value")
-
-Position = tuple[StreamPartition, int]
 
 
 def value_digest(value: bytes | None) -> str:
@@ -45,7 +44,7 @@ class ReadRecords:
     rows: pa.Table
     readable: Mapping[StreamPartition, OffsetRange]
     stream_ids: Mapping[str, str]
-    missing: Mapping[Position, str] = field(default_factory=dict)
+    missing: Mapping[RecordPosition, str] = field(default_factory=dict)
 
 
 def read_records(log: LogClient, wanted: Sequence[Wanted]) -> ReadRecords:
@@ -57,7 +56,7 @@ def read_records(log: LogClient, wanted: Sequence[Wanted]) -> ReadRecords:
     places = sorted({it.at for it in wanted})
     stream_ids = {name: log.stream(name).incarnation for name in {at.stream for at in places}}
     readable = {at: log.offsets(*at) for at in places}
-    batches, missing = list[pa.RecordBatch](), dict[Position, str]()
+    batches, missing = list[pa.RecordBatch](), dict[RecordPosition, str]()
     projector = Projector(Projection(_RECORDS, _RECORDS.columns, versions=known_versions()))
     for at in places:
         offsets = sorted({it.offset for it in wanted if it.at == at})
@@ -76,9 +75,9 @@ def _rows_of(
     offsets: Iterable[int],
     readable: OffsetRange,
     stream_id: str,
-) -> tuple[pa.RecordBatch | None, dict[Position, str]]:
+) -> tuple[pa.RecordBatch | None, dict[RecordPosition, str]]:
     """The rows of a partition at these offsets, and why others cannot be read."""
-    parts, missing = list[pa.RecordBatch](), dict[Position, str]()
+    parts, missing = list[pa.RecordBatch](), dict[RecordPosition, str]()
     frame: tuple[FrameHeader, pa.RecordBatch] | None = None
     for offset in offsets:
         if not readable.start <= offset < readable.end:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.base.clock import BlockingClock
 from penstock.logd.format.subjects import matches
-from penstock.router.checkpoint.deliveries import Delivery, deliveries_of
+from penstock.router.checkpoint.deliveries import Delivery, RecordPosition, deliveries_of
 from penstock.router.checkpoint.local import StartingOffsets, committed_offsets, offsets_in_work
 from penstock.router.deadletters.files import DeadLetter, DeadLetterFile, dead_letters_at
 from penstock.router.delivery.batch_names import RowPosition, positions_of
@@ -28,7 +28,7 @@ from penstock.router.sinks import Sink, SinkContext, make_sink
 from penstock.router.sinks.http.settings import legible
 from penstock.router.sinks.sink import Gone, Place
 from penstock.router.telemetry import Meter
-from penstock.router.trace.conditions import Position, Routing, looks_at_clock
+from penstock.router.trace.conditions import Routing, looks_at_clock
 from penstock.router.trace.records import ReadRecords
 from penstock.router.trace.verdict import Fate, Verdict, Wanted
 from penstock.router.transforms import Again
@@ -127,7 +127,7 @@ class SinkTrace:
         except ServiceError as error:
             self._problem = f"its dead letters cannot be read: {error.reason}"
 
-    def verdicts(self, routing: Mapping[Position, Routing]) -> dict[Wanted, Verdict]:
+    def verdicts(self, routing: Mapping[RecordPosition, Routing]) -> dict[Wanted, Verdict]:
         """Say what became of each record.
 
         Args:

@@ -1,9 +1,9 @@
 """Verdicts on single records: what became of each at each sink of a job."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from penstock.router.read.offsets import StreamPartition
 
@@ -98,9 +98,4 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The verdict without what is empty."""
-        found = {name: getattr(self, name) for name in _NAMES}
-        found["conditions"] = tuple(map(asdict, self.conditions))
-        return {name: value for name, value in found.items() if value not in (None, (), "")}
-
-
-_NAMES: Final = tuple(one.name for one in fields(Verdict))
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}

@@ -275,10 +275,8 @@ class _Work:
 
     def _untouched(self, rows: pa.Table) -> pa.Table:
         """Return the original rows of the batch for these."""
-        keys = ["stream", "partition", "offset"]
-        keys_of_rows = {tuple(row.values()) for row in rows.select(keys).to_pylist()}
-        columns = [self._original.column(key).to_pylist() for key in keys]
-        chosen = [key_path in keys_of_rows for key_path in zip(*columns, strict=True)]
+        wanted = set(positions_of(rows))
+        chosen = [position in wanted for position in positions_of(self._original)]
         return self._original.filter(pa.array(chosen, pa.bool_()))
 
     def _filter(self, stays: list[bool]) -> None:

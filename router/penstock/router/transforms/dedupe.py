@@ -30,6 +30,7 @@ import pyarrow.ipc
 
 from penstock.base.files import atomic_write
 from penstock.router.checkpoint.journal import JOURNAL, KeptLines
+from penstock.router.delivery.batch_names import positions_of
 from penstock.router.transforms.settings import Dedupe
 from penstock.service import ConfigError
 
@@ -126,12 +127,9 @@ class LeftOut:
         return [decided.get(at, nothing).stayed(offset) for at, offset in self._positions(table)]
 
     def _positions(self, table: pa.Table) -> list[tuple[StreamIdPartition, int]]:
-        streams, partitions, offsets = (
-            table.column(name).to_pylist() for name in ("stream", "partition", "offset")
-        )
         return [
             ((stream, self._stream_id(stream, partition, offset), partition), offset)
-            for stream, partition, offset in zip(streams, partitions, offsets, strict=True)
+            for stream, partition, offset in positions_of(table)
         ]
 
     def _load(self) -> dict[StreamIdPartition, Decided]:
@@ -234,10 +232,7 @@ class Seen:
             return [None] * table.num_rows
         noted = self._left_out.stayed(table)
         if self._again.must_be_noted and None in noted:
-            stream, partition, offset = (
-                table.column(name)[noted.index(None)].as_py()
-                for name in ("stream", "partition", "offset")
-            )
+            stream, partition, offset = positions_of(table)[noted.index(None)]
             raise ConfigError(
                 f"{stream}/{partition}: whether dedupe left out offset {offset} at the first time"
                 f" is not noted, and {self._again.home.name} might have records twice",
