@@ -97,9 +97,7 @@ _WAYS: Final = (
 def translated(error: Exception, about: str) -> ServiceError:
     """An error of the library, as the router raises it.
 
-    Args:
-        error: The library's.
-        about: The key of the job file, and what it was about.
+    `about` is the key of the job file, and what was done.
     """
     kind, said = _parsed(error)
     reason = f"{about}: {said}"
@@ -486,10 +484,7 @@ class Hdfs:
     def _bounded(self, function: Callable[[], _T], path: str, expected: Expected = ()) -> _T:
         """Do something that asks HDFS, but do not wait for it without end.
 
-        Args:
-            function: The call.
-            path: Path that it is about.
-            expected: Errors that are the caller's, and raised as they are.
+        Errors that are `expected` are raised as they are.
 
         Raises:
             ConfigError: Somebody must change something.

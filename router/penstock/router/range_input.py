@@ -11,12 +11,7 @@ ReadRange = Callable[[int, int], bytes]
 
 
 class RangeInput(io.RawIOBase):
-    """A file of a known size whose bytes are read in ranges.
-
-    Args:
-        size: In bytes; nothing is read beyond it.
-        read: Reads a range; its errors are raised to the reader.
-    """
+    """A file of a known size whose bytes are read in ranges; errors of `read` are its own."""
 
     def __init__(self, size: int, read: ReadRange) -> None:
         self._size, self._read = size, read

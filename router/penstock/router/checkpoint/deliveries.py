@@ -50,7 +50,6 @@ class DeliveryJournal:
     """The journal of one sink, for its query.
 
     Args:
-        state_dir: The sink's directory.
         routing: `JobConfig.routing_digest`.
     """
 
@@ -81,11 +80,6 @@ def deliveries_of(
     state_dir: Path, wanted: Sequence[RecordPosition], stream_ids: dict[str, str]
 ) -> dict[RecordPosition, Delivery]:
     """Return the newest delivery that went over each offset, of those that the journal still has.
-
-    Args:
-        state_dir: The sink's directory.
-        wanted: Offsets.
-        stream_ids: Id of each stream whose offsets they are.
 
     Raises:
         OSError: The journal cannot be read.

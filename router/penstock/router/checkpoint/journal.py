@@ -26,7 +26,6 @@ class KeptLines:
     """The file. What a crash, or a full disk, leaves of a line is no part of the next one.
 
     Args:
-        path: Its name.
         max_lines: Lines that are kept; the older ones make room, half of them at a time.
         max_bytes: Approximate maximum bytes; None: unlimited.
     """
@@ -98,12 +97,7 @@ _NONE: Final[Cuts] = MappingProxyType({})
 
 
 class BatchJournal:
-    """One sink's.
-
-    Args:
-        state_dir: The sink's directory.
-        max_batches: Lines that are kept.
-    """
+    """The ends of one sink's batches."""
 
     def __init__(self, state_dir: Path, *, max_batches: int = BATCHES_MAX) -> None:
         self._lines = KeptLines(state_dir / JOURNAL, max_lines=max_batches)

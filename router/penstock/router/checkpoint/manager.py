@@ -41,8 +41,6 @@ class CheckpointManager:
     """The directory, locked; and the store, once it is `open`.
 
     Args:
-        config: The job.
-        clock: Time.
         boot_id: The file that tells one start of this machine from another.
 
     Attributes:

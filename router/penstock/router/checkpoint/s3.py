@@ -30,7 +30,6 @@ class S3Objects:
     """The objects below the URL; see `Objects`.
 
     Args:
-        config: Location of the objects.
         location: Name in messages: a key of the job file, or a URL.
         headers: Headers of stored objects.
     """

@@ -50,10 +50,7 @@ class StoreLease:
     """The lease of a store. `keep_renewing` and `repeat` start threads; all else is for any.
 
     Args:
-        objects: The store.
         holder: A name that no other process has now, and that stays when this one starts again.
-        lease_s: Seconds that a lease is held.
-        clock: Time.
     """
 
     def __init__(self, objects: Objects, holder: str, lease_s: float, clock: BlockingClock) -> None:
@@ -155,9 +152,7 @@ class StoreLease:
     def repeat(self, name: str, what: Callable[[], None]) -> None:
         """Do something now and then while the lease is ours, from a separate thread.
 
-        Args:
-            name: Name of the operation.
-            what: The operation; an error of it is the problem until it succeeds.
+        An error of it is the problem until it succeeds.
         """
         thread = threading.Thread(
             target=self._repeat_until_end, args=(name, what), name=name, daemon=True

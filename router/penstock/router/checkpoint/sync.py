@@ -91,11 +91,7 @@ class CheckpointSync:
     """One directory; its user holds the lease. For any thread.
 
     Args:
-        objects: The store.
         location: Prefix of its names in the store.
-        root: The directory.
-        job: Job that owns it.
-        boot: Boot id of this machine.
         is_kept: Whether a path below `root`, relative to it, is kept; names that begin with a dot
             never are.
     """
@@ -169,9 +165,6 @@ class CheckpointSync:
 
     def persist(self, term: int) -> None:
         """Store what the directory has now, if that is anything new.
-
-        Args:
-            term: Under which lease.
 
         Raises:
             ConfigError: The store refuses it.
@@ -393,7 +386,6 @@ class DeadLetterSync:
     """One directory of dead letters; its user holds the lease.
 
     Args:
-        objects: The store.
         location: Prefix of its names in the store.
         root: The directory; it need not be there.
         marker: A file that is as old as what is stored for certain.

@@ -80,10 +80,6 @@ def check_libraries(config: JobConfig) -> None:
 def check_expressions(config: JobConfig, tell: Report = silent) -> None:
     """Let Spark analyse the job's conditions, if there are any, and look at the key files.
 
-    Args:
-        config: The job.
-        tell: Takes a line of what is being done, where that takes long.
-
     Raises:
         WrongKeyError: One is not valid.
     """

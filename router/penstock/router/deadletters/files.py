@@ -84,9 +84,7 @@ class DeadLetterFile:
 
     Attributes:
         path: Path of the file now.
-        sink: Sink that it belongs to.
         state: `waiting`, `replaying` or `done`.
-        limits: Bounds on how much of it is held at once.
     """
 
     path: Path
@@ -526,13 +524,10 @@ def _writing(directory: Path) -> Iterator[None]:
 
 
 def as_rows(dead_letters: Sequence[DeadLetter]) -> pa.Table:
-    """Letters as rows of the view `records`: the records as they were refused, typed again.
+    """Letters of `DeadLetterFile.chunks` as rows of the view `records`, typed again.
 
-    A dead letter that does not say when the log got the record has the time of its refusal; one
-    that does not say its subject has none.
-
-    Args:
-        dead_letters: Dead letters of `DeadLetterFile.chunks`.
+    The records are as they were refused. A dead letter that does not say when the log got the
+    record has the time of its refusal; one that does not say its subject has none.
     """
     shaper = Projector(Projection(_RECORDS, _RECORDS.columns, versions=known_versions()))
     places = {(dead_letter["stream"], dead_letter["partition"]) for dead_letter in dead_letters}

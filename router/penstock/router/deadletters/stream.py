@@ -47,8 +47,6 @@ class NatsDeadLetterPublisher:
     """Publishes dead letters; connects when there is a first one. For any number of threads.
 
     Args:
-        config: Destination of the dead letters.
-        clock: Clock of pauses.
         connect: Makes the publisher; without it that is one of NATS's.
         wait_s: Seconds that dead letters wait where NATS or logd is away.
         pause_s: Seconds until they wait again.

@@ -74,21 +74,13 @@ class Reason:
 def send_to_dlq(rows: pa.Table, reason: Reason, context: SinkContext) -> list[Path]:
     """Keep refused rows and count them; a file for each partition of the log.
 
-    Args:
-        rows: Rows with at least the columns `stream`, `partition`, `offset` and `value`.
-        reason: Why.
-        context: The sink's.
+    The rows have at least the columns `stream`, `partition`, `offset` and `value`.
     """
     return send_each_to_dlq(rows, [reason] * rows.num_rows, context)
 
 
 def send_malformed_to_dlq(rows: pa.Table, context: SinkContext) -> list[Path]:
-    """Keep rows that are no records, each with its own reason.
-
-    Args:
-        rows: Rows with `MALFORMED_COLUMNS`.
-        context: The sink's.
-    """
+    """Keep rows that are no records, with `MALFORMED_COLUMNS`, each with its own reason."""
     reasons = [Reason(MALFORMED, text) for text in rows.column("malformed_reason").to_pylist()]
     names = ["value" if name == "malformed_value" else name for name in rows.column_names]
     return send_each_to_dlq(rows.rename_columns(names), reasons, context)
@@ -101,13 +93,9 @@ def send_each_to_dlq(
     *,
     limits: FileLimits = FILE_LIMITS,
 ) -> list[Path]:
-    """Keep refused rows and count them, each with its own reason: as few files as can be.
+    """Keep refused rows, in any order, and count them, each with its own reason.
 
-    Args:
-        rows: Rows as in `send_to_dlq`, in any order.
-        reasons: One for each row.
-        context: The sink's.
-        limits: Limits of each file.
+    They make as few files as can be.
 
     Raises:
         StoppedError: The sink is to stop and not all files are written; the rows come again.

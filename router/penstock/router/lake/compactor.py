@@ -58,10 +58,6 @@ class Compactor:
     """Brings a lake on, a pass at a time.
 
     Args:
-        store: The lake.
-        policy: Rules of merging and removal.
-        clock: Time.
-        compression: Compression of merged files.
         is_stopping: Asked between steps.
     """
 
@@ -85,8 +81,7 @@ class Compactor:
     def run_pass(self, require_lease: Callable[[], None] = lambda: None) -> PassResult:
         """Do all that may be done now.
 
-        Args:
-            require_lease: Called before each step; it raises where another process may be at work.
+        `require_lease` is called before each step; it raises where another process may be at work.
 
         Raises:
             ServiceError: The lake cannot be reached or changed now.

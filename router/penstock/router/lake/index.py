@@ -30,7 +30,6 @@ class LakeIndex:
     """The index of one lake.
 
     Args:
-        store: The lake.
         caches: Whether a plan that was read is cached. For a pass under the lease: by the time
             that a plan's name may come again, such an index has to be gone.
     """

@@ -40,14 +40,7 @@ class StreamKey:
 
 @dataclass(slots=True)
 class StreamTotal:
-    """The rows of one.
-
-    Attributes:
-        rows: Number of rows.
-        first: The lowest offset.
-        last: The highest one.
-        files: Number of files with such rows.
-    """
+    """Number of its rows, their lowest and highest offset, and the files that have some."""
 
     rows: int = 0
     first: int = 0
@@ -106,12 +99,7 @@ def live_files(store: LakeStore) -> list[LakeFile]:
 
 
 def files_with(store: LakeStore, directory: str, wanted: Collection[Span]) -> dict[Span, str]:
-    """Find the files of a directory that have single records.
-
-    Args:
-        store: The lake.
-        directory: One directory of the lake.
-        wanted: The records, each a span of one offset.
+    """Find the files of a directory that have single records, each a span of one offset.
 
     Returns:
         Whole names, as readers want them, by record; those that no file has are not there.

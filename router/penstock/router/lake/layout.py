@@ -126,9 +126,7 @@ def is_compacted(path: str) -> bool:
 def source_of(path: str, *, has_owner: bool) -> Source | None:
     """Return the records of a sink's file by its name; None: no sink made it.
 
-    Args:
-        path: The file's path.
-        has_owner: Whether names begin with JOB.SINK, as those of the sink `s3` do.
+    `has_owner`: names begin with JOB.SINK, as those of the sink `s3` do.
     """
     found = _NAME.fullmatch(path.rpartition("/")[2])
     if found is None:

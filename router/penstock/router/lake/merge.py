@@ -40,21 +40,9 @@ def write_merged(
     source: Source,
     file: BinaryIO,
     compression: str,
-) -> int:
-    """Merge files into one.
-
-    Args:
-        sources: Open files.
-        schema: Schema of `unified_schema`.
-        source: Records of the file.
-        file: File to write to.
-        compression: Compression of its pages.
-
-    Returns:
-        How many rows it has.
-    """
+) -> None:
+    """Merge files into one with a schema of `unified_schema`; `source` says what it holds."""
     told = schema.with_metadata({SPANS_KEY: encode_source(source)})
-    rows = 0
     with ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
         for group in map(_in_order, _groups(sources, schema)):
@@ -62,9 +50,7 @@ def write_merged(
                 options = writer_options(schema, compression, group.num_rows)
                 writer = stack.enter_context(pq.ParquetWriter(file, told, **options))
             writer.write_table(group, row_group_size=group.num_rows)
-            rows += group.num_rows
             del group  # else it is there until the next one is
-    return rows
 
 
 def _in_order(group: pa.Table) -> pa.Table:
@@ -75,11 +61,8 @@ def _in_order(group: pa.Table) -> pa.Table:
 def writer_options(schema: pa.Schema, compression: str, group_rows: int) -> dict[str, Any]:
     """Return the options of `pyarrow.parquet.ParquetWriter` for a merged file.
 
-    Args:
-        schema: Schema of the file.
-        compression: Compression of its pages.
-        group_rows: Approximate rows in a row group. The library's own guess takes 64 MiB for
-            each bloom filter, until the file is written.
+    `group_rows` are about as many as a row group has: the library's own guess takes 64 MiB for each
+    bloom filter, until the file is written.
     """
     bloom = {"ndv": group_rows, "fpp": 0.01}
     return {

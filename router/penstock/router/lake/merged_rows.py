@@ -22,7 +22,6 @@ class MergedRows:
 
     Args:
         store: The lake; its lock is held, if it has one.
-        clock_ns: The Unix time, for what is decided.
     """
 
     def __init__(self, store: LakeStore, clock_ns: int) -> None:
@@ -35,8 +34,7 @@ class MergedRows:
     def cancel_plans(self, paths: Iterable[str]) -> None:
         """Cancel what would merge these files, or others with records of theirs, if it can be.
 
-        Args:
-            paths: Paths of files that are about to be published or removed.
+        The files are about to be published or removed.
         """
         undecided = [it for it in self._plans if it.decision is None]
         if not undecided:
@@ -55,9 +53,7 @@ class MergedRows:
     def without(self, path: str, rows: pa.Table) -> pa.Table:
         """The rows that no merged file has.
 
-        Args:
-            path: Path of the file that they would be published as.
-            rows: Rows with the columns of the file, of one partition of the log.
+        They are of one partition of the log, and would be published at the path.
         """
         wanted = self._named(path)
         if wanted is None or not rows.num_rows:

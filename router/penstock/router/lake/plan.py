@@ -55,8 +55,6 @@ class Plan:
 
     Attributes:
         id: Its name. It tells sources from others of the same names.
-        directory: Directory of the files.
-        sources: Those files.
         merges: Whether one replaces them; else they are past their retention.
     """
 
@@ -95,7 +93,6 @@ class PlanState:
     """A plan, and how far it is.
 
     Attributes:
-        plan: It.
         created_ns: Unix time of its creation, by the creating process's clock.
         decision: The decision; None: there is none yet.
         decided_ns: Unix time of the decision, by the deciding process's clock.

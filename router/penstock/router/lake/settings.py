@@ -72,10 +72,7 @@ class LakeFileSettings(Settings):
     def partitioning(self, found: tuple[str, ...] | None, key: str, place: str) -> Partitioning:
         """Return the directories that rows belong to.
 
-        Args:
-            found: The columns by which the existing lake is partitioned; None: there is no lake.
-            key: The sink's key in the job file.
-            place: The lake's path or URL.
+        `found` are the columns by which the lake is partitioned that is there; None: there is none.
 
         Raises:
             ConfigError: The lake is partitioned otherwise.

@@ -160,12 +160,7 @@ class LocalLake(LakeStore):
     has_owner = False
 
     def __init__(self, path: Path, *, exchanges: bool = True) -> None:
-        """Nothing is made yet.
-
-        Args:
-            path: The directory.
-            exchanges: Whether directories are exchanged where that can be.
-        """
+        """Nothing is made yet; `exchanges`: directories are exchanged where that can be."""
         self._path = path
         self._exchanges = exchanges
         self.url = str(path)
@@ -355,14 +350,7 @@ class S3Lake(S3Objects, LakeStore):
         storage_class: str = "STANDARD",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """Nothing is connected yet.
-
-        Args:
-            config: Location of the lake.
-            location: Name in messages.
-            storage_class: Storage class of merged files.
-            headers: Headers of merged files.
-        """
+        """Nothing is connected yet; storage class and headers are those of merged files."""
         super().__init__(config, location=location, headers=headers)
         self._class = {} if storage_class == "STANDARD" else {"StorageClass": storage_class}
         self.url = config.url.rstrip("/")
@@ -412,12 +400,7 @@ class S3Lake(S3Objects, LakeStore):
 
 
 def open_lake(place: str, *, endpoint: str | None = None, region: str | None = None) -> LakeStore:
-    """A lake by the name that a person gives it.
-
-    Args:
-        place: A directory, `hdfs://…` or `s3://BUCKET/PATH`.
-        endpoint: The address of an S3 that is not Amazon's.
-        region: Region of S3.
+    """A lake by the name that a person gives it: a directory, `hdfs://…` or `s3://BUCKET/PATH`.
 
     Raises:
         ConfigError: There is no such directory, or the name is none of these.

@@ -32,12 +32,6 @@ BY_MAX: Final = 128
 def append_audit(directory: Path, clock: BlockingClock, what: str, **about: Any) -> None:
     """Write a line.
 
-    Args:
-        directory: Directory of the job's dead letters.
-        clock: The clock.
-        what: Action of the entry.
-        about: More about it.
-
     Raises:
         OSError: The disk failed.
     """
@@ -78,13 +72,7 @@ def audited(
 ) -> Iterator[None]:
     """Write down that somebody asks for a replay from the command line, and how it ended.
 
-    Args:
-        directory: Directory of the job's dead letters.
-        clock: The clock.
-        progress: Progress of the replay, which runs within the block.
-        stop: Set where somebody stopped it.
-        kind: Before the word for what was done.
-        about: Description of the request.
+    It runs within the block. `kind` stands before the word for what was done.
 
     Raises:
         UnavailableError: It cannot be written; where that is so before, nothing is done.

@@ -87,12 +87,7 @@ def backfill(
 ) -> int:
     """Deliver a range of the log to one sink again, in the batches it got then.
 
-    Args:
-        run: The run.
-        sink: Its name.
-        first: First offset of every partition.
-        upto: End of the range; None: as far as the sink has come.
-        tell: Takes a line for each batch.
+    An end that is None is where the sink has come to. `tell` takes a line for each batch.
 
     Returns:
         How many rows the sink got.

@@ -68,16 +68,11 @@ class BoundedRun:
     """A Spark session and a job's parts, for one run.
 
     Args:
-        config: The job.
-        spark: The session.
         state: The log at the beginning.
-        dead_letters: Publisher of dead letters beside their files.
-        clock: Time.
         home: The job's checkpoints, where the run may write to its sinks.
 
     Attributes:
         stop: Ends it, set by its owner; sinks that wait give up.
-        progress: Progress of a replay.
         budget: Heap budget, where a job's queries share the session; None: the run has the heap
             alone.
     """

@@ -92,10 +92,8 @@ class _DeadLetterReplay:
     """Brings files of dead letters to their targets.
 
     Args:
-        run: The run.
         sink: The target of all; None: each file's own sink.
         tell: Takes a line for each batch of files.
-        stack: Closes the targets.
 
     Attributes:
         odd: Files of which not every dead letter can be delivered, by name.

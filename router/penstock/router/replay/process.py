@@ -63,11 +63,6 @@ def attended(
 
     To be called on the main thread, once Spark is there: it takes SIGINT for itself.
 
-    Args:
-        run: Delivers it within the block.
-        clock: Time.
-        exit_now: Ends the process at once, with an exit code.
-
     Raises:
         ConfigError: A file of `admin_access` cannot be used.
     """

@@ -55,12 +55,7 @@ class Progress:
         self.done = self.records = self.refused = self.left_out = 0
 
     def took(self, routed: int, before: Counter[str]) -> None:
-        """Count a batch that is done.
-
-        Args:
-            routed: Records that routes led to the sink.
-            before: Counts of the meter until then.
-        """
+        """Count a batch of so many routed records, by what the meter has counted since `before`."""
         more = self.meter.counted() - before
         refused = more["dead_letters"]
         left_out = sum(count for name, count in more.items() if name.startswith("left_out_"))

@@ -85,8 +85,6 @@ class ReplayService:
     """Replays of one job. `answer` is for any thread, everything else for the job's own.
 
     Args:
-        config: The job.
-        clock: The clock.
         deliver: Delivers a replay, on a separate thread.
         reopen: Opens a sink of the job again.
     """

@@ -354,9 +354,6 @@ class DeltaFiles(LakeFiles):
     """Writes data files of a table.
 
     Attributes:
-        uri: Where the table is.
-        storage: The store's options, secrets among them.
-        schema: Its columns.
         partition_by: Those that it is partitioned by; files do not have them.
     """
 

@@ -70,7 +70,6 @@ class TableMaintenance(Settings):
     """Settings of the maintenance that the format's own library does.
 
     Attributes:
-        interval_s: Seconds between two runs.
         keep_hours: Hours after which snapshots, and files that only they have, are removed.
         target_bytes: Smaller files are merged, where the library can.
     """
@@ -161,7 +160,6 @@ class StagedRows(WriteResult):
     Attributes:
         files: Their descriptions for `LakeTable.append_files`.
         spans: The first and the last offset of their rows, by partition.
-        records: How many rows they have.
     """
 
     files: tuple[Any, ...] = ()
@@ -175,7 +173,6 @@ class LakeWriter(GatheringWriter):
 
     Attributes:
         files: Writes data files; None: all rows are left to `commit`.
-        names: The names of the batch's records.
         owner: JOB.SINK.
         leaves_out: Whether columns that the table does not have are left out.
     """
@@ -381,13 +378,7 @@ class LakeSink(RequestSink, TaskSink):
 
 
 def lake_rows(rows: pa.Table, names: BatchNames, owner: str) -> pa.Table:
-    """Rows as a table has them.
-
-    Args:
-        rows: Of the view `records`.
-        names: Of the batch's records.
-        owner: JOB.SINK.
-    """
+    """Rows of the view `records` as a table has them; the owner is JOB.SINK."""
     ids = [names.stream_id(*position) for position in positions_of(rows)]
     made = {
         "incarnation": pa.array(ids, pa.string()),
@@ -462,10 +453,7 @@ def end_of(batches: Iterable[pa.RecordBatch]) -> int | None:
 def classify_status(status: int, said: str, fault: Fault) -> DeliveryResult | None:
     """Return the result for the rows of a commit by the store's answer; None: it does not tell.
 
-    Args:
-        status: Status of HTTP; 0: there was none.
-        said: The library's message.
-        fault: The same as a fault.
+    The status is that of HTTP, or 0.
     """
     if status == 413 or "EntityTooLarge" in said:
         return TooLarge(fault)

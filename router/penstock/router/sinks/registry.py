@@ -55,8 +55,6 @@ class SinkKind:
 
     Attributes:
         name: The `type` in a job file.
-        config: The settings' class.
-        sink: The sink's class.
         package: The distribution that brings it.
     """
 

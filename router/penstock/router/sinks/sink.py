@@ -91,13 +91,9 @@ class SinkContext(BatchNames):
     """The context that a job gives to each sink.
 
     Attributes:
-        job: The job's name.
-        sink: The sink's name.
         state_dir: The sink's own directory, kept with the checkpoints.
         dead_letters: Directory of the records that the destination refuses for good.
-        meter: The sink's counters.
         stop: Set when the job, or a replay, ends; a sink that waits must give up.
-        clock: The clock.
         starts: First offset of the current batch by `position_tag`; empty if unknown. The query
             keeps it up to date.
         cuts: Offsets at which tasks of Spark cut the current batch when it was first delivered;
@@ -213,11 +209,7 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A destination does not have a delivered row any more.
-
-    Attributes:
-        where: The place that was looked at.
-    """
+    """A destination does not have a delivered row any more; `where` was looked at."""
 
     where: str
 

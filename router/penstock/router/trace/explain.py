@@ -41,12 +41,7 @@ _VALUE_CHARACTERS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """What became of one record.
-
-    Attributes:
-        wanted: The record.
-        verdicts: One for each sink of the job.
-    """
+    """What became of one record: a verdict for each sink of the job."""
 
     wanted: Wanted
     verdicts: Sequence[Verdict]
@@ -56,10 +51,7 @@ class Explainer:
     """Explains records of one job. For one thread at a time.
 
     Args:
-        config: The job.
-        spark: Gives the session.
         log: Client of logd with the job's credentials.
-        clock: Time.
     """
 
     def __init__(

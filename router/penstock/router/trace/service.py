@@ -58,9 +58,7 @@ class TraceService:
     """Answers questions about records, one at a time. Any thread.
 
     Args:
-        config: The job.
         spark: Gives the session; None: it has not started yet.
-        clock: Time.
     """
 
     def __init__(

@@ -78,12 +78,8 @@ class SinkTrace:
     """What became of some records at one sink, by what its files say at one moment.
 
     Args:
-        job: The job.
-        name: The sink.
-        records: The records.
         wanted: Those that are asked about.
         scratch: A directory that is empty and removed afterwards.
-        clock: Time.
     """
 
     def __init__(
@@ -128,11 +124,7 @@ class SinkTrace:
             self._problem = f"its dead letters cannot be read: {error.reason}"
 
     def verdicts(self, routing: Mapping[RecordPosition, Routing]) -> dict[Wanted, Verdict]:
-        """Say what became of each record.
-
-        Args:
-            routing: What the job's routes do with each.
-        """
+        """Say what became of each record, by what the job's routes do with it."""
         rows = {at: number for number, at in enumerate(positions_of(self._records.rows))}
         found, led = dict[Wanted, Verdict](), list[_Case]()
         for it in self._wanted:

@@ -45,7 +45,6 @@ class ConditionResult:
     """A route's condition on one record.
 
     Attributes:
-        route: The route.
         where: The condition; None: it has none.
         result: True, false, or None where it is NULL, which counts as false.
         values: Columns that the condition looks at, as text; None: the asker has not shown that
@@ -63,9 +62,6 @@ class Verdict:
     """What became of one record at one sink.
 
     Attributes:
-        sink: The sink.
-        type: Type of the sink.
-        fate: What became of it.
         reason: Why, for people.
         route: The route that leads the record there.
         batch: Number of the batch that went over its offset.

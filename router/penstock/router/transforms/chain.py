@@ -32,7 +32,6 @@ class Transformed:
     """The rows of a route after its transforms.
 
     Attributes:
-        rows: Rows for the sink.
         refused: Rows that a step could not process, unchanged.
         left_out: Number of rows that steps left out, by their verb.
     """
@@ -47,7 +46,6 @@ class Followed:
     """What became of each row of a route that was delivered before, or will be.
 
     Attributes:
-        rows: Rows for the sink.
         positions: Position of each of them.
         refused: Rows that a step could not process.
         left_out: Number of the step that left a row out.
@@ -65,7 +63,6 @@ class Chain:
     """A route's steps, ready to use.
 
     Args:
-        steps: Steps of the job file.
         state_dir: A directory of the route's and sink's own, for the state of steps.
         key_path: Key of the steps in the job file, for errors.
         stream_id: The same as `SinkContext.stream_id`.
@@ -128,11 +125,8 @@ class Chain:
     ) -> Transformed:
         """Do the steps to rows that come in the log's order.
 
-        Args:
-            table: The rows.
-            batch: Its number.
-            changed: Gets each step's verb, and how many rows it changed or left out; costs a look
-                at each row.
+        `changed` gets each step's verb, and how many rows it changed or left out; that costs a look
+        at each row.
 
         Raises:
             ConfigError: `dedupe` must know what became of rows that come again, and does not.
@@ -150,10 +144,9 @@ class Chain:
         return work.result()
 
     def follow(self, table: pa.Table) -> Followed:
-        """Do the steps to rows and tell what became of each; decisions of `dedupe` are looked up.
+        """Do the steps to rows, in the log's order, and tell what became of each.
 
-        Args:
-            table: The rows, in the log's order.
+        Decisions of `dedupe` are looked up.
         """
         work = _Work(table, must_parse=any(step.verb not in _ROW_ONLY for step in self._steps))
         left_out = dict[RowPosition, int]()
@@ -295,12 +288,7 @@ def _mapped(preset: str, record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def without_match(steps: list[Transform], kinds: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Names in steps that no record of the specs has there: each step's number, and why.
-
-    Args:
-        steps: A route's.
-        kinds: Those of the records that it takes.
-    """
+    """Names in steps that no record of these kinds has there: each step's number, and why."""
     gone: dict[Field, int] = {}
     kept: list[Field] | None = None
     kept_by = 0

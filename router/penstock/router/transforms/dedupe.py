@@ -86,9 +86,7 @@ class LeftOut:
     """The notes of one route of one sink.
 
     Args:
-        directory: Directory of the route's `dedupe`.
         stream_id: The same as `SinkContext.stream_id`.
-        max_bytes: Approximate maximum bytes of the file.
     """
 
     def __init__(self, directory: Path, stream_id: StreamId, *, max_bytes: int = BYTES_MAX) -> None:
@@ -167,10 +165,7 @@ class Seen:
     """The ids that one route of one sink has seen.
 
     Args:
-        settings: Settings of the step.
-        directory: Directory of this route and sink.
         stream_id: The same as `SinkContext.stream_id`.
-        again: Rows were delivered before.
     """
 
     def __init__(

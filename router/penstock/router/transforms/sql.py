@@ -69,13 +69,7 @@ _NEVER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A LEFT JOIN.
-
-    Attributes:
-        table: Name of the table.
-        alias: Its name in the SELECT.
-        on: The condition.
-    """
+    """A LEFT JOIN."""
 
     table: str
     alias: str
@@ -84,13 +78,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A SELECT, taken apart; all parts are SQL text.
-
-    Attributes:
-        columns: The columns.
-        lookups: Joins, in their order.
-        where: The condition; None: there is none.
-    """
+    """A SELECT, taken apart; all parts are SQL text."""
 
     columns: tuple[str, ...]
     lookups: tuple[Lookup, ...]
@@ -237,9 +225,7 @@ def _json_of(text: str) -> Any:
 def with_fields(table: pa.Table, records: Sequence[dict[str, Any]]) -> pa.Table:
     """Set the fields of records, in place, and make the typed columns of their rows again.
 
-    Args:
-        table: Rows with `SQL_COLUMN`, and any columns of the view `records`.
-        records: Their records.
+    The rows have `SQL_COLUMN`, and any columns of the view `records`.
     """
     for record, text in zip(records, table.column(SQL_COLUMN).to_pylist(), strict=True):
         if text is not None:

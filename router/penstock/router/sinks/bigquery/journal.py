@@ -48,7 +48,6 @@ class Lent:
     """A stream to which tasks append the rows of one partition of the log.
 
     Attributes:
-        stream: Its name.
         rows: Number of rows that it had before the batch.
         start: The batch's first offset in the partition.
         appended: Number of rows of the batch, all of which are there; None: it is not known yet.

@@ -34,7 +34,6 @@ class HttpRequest:
         path: Path with its query.
         headers: Without those of the connection; `Content-Encoding` comes with the compression.
         body: Before it is compressed.
-        compression: Compression of the body.
         secrets: Headers that nobody may see.
     """
 

@@ -113,10 +113,9 @@ Answer = TypeVar("Answer")
 
 
 def cached(function: Callable[[Text], Answer]) -> Callable[[Text], Answer]:
-    """Return the function with a cache of its last answers.
+    """Return the function, which depends on its text alone, with a cache of its last answers.
 
-    Args:
-        function: Depends on its text alone, and returns a value that nobody changes.
+    Nobody may change the answers.
     """
     known = lru_cache(ANSWERS_MAX)(function)
 
@@ -145,13 +144,7 @@ _SMALLINT_MAX: Final = 2**15 - 1
 
 
 def describe(row: Row, record: Json, stream_id: str) -> tuple[Any, ...]:
-    """The values of `ABOUT`.
-
-    Args:
-        row: Row of the log.
-        record: Decoded record; empty where it cannot be decoded.
-        stream_id: Id of its stream.
-    """
+    """The values of `ABOUT`; the record is empty where it cannot be decoded."""
     severity = record.get("severity_number")
     return (
         row["stream"],

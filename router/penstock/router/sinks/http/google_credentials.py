@@ -32,7 +32,6 @@ class GoogleToken:
 
     Args:
         credentials_file: A service account's key, as Google gives it out (JSON).
-        scope: Scope of the token.
         timeout_s: Maximum seconds of a request to Google's token endpoint.
     """
 

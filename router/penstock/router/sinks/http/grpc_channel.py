@@ -33,7 +33,6 @@ class GrpcChannel:
     Args:
         target: Its name and port.
         credentials: Credentials of TLS; None: there is none.
-        clock: Clock of its age.
     """
 
     def __init__(self, target: str, credentials: Any, clock: BlockingClock) -> None:

@@ -19,11 +19,7 @@ _log = structlog.get_logger()
 
 
 class MetricNames:
-    """Names of a sink's metrics at its destination.
-
-    Args:
-        sink: The sink's name, for the log.
-    """
+    """Names of a sink's metrics at its destination."""
 
     def __init__(self, sink: str, meter: Meter) -> None:
         self._sink = sink

@@ -133,10 +133,9 @@ T = TypeVar("T")
 
 
 def legible(value: T) -> T:
-    """Settings for a look at what is sent: a secret that this user may not read is `***`.
+    """Settings, or a part of them, for a look at what is sent.
 
-    Args:
-        value: A sink's settings, or a part of them.
+    A secret that this user may not read is `***`.
     """
     copy: Any = value
     if isinstance(value, Secret):

@@ -232,13 +232,8 @@ class RequestWriter(GatheringWriter):
 
     Attributes:
         made_of: The sink's class, of which each request in flight has an instance.
-        config: The sink's settings.
-        job: The job's name.
-        sink: The sink's name.
-        names: Names of the batch's records.
         sends: Whether requests are sent at all.
         note: What the sink's `note_for_tasks` has returned.
-        clock: The clock.
         sends_for_s: Seconds after which no further request is begun.
         waits_for_s: Seconds after which no answer is waited for any more; a request without one
             counts as not sent. None: each has its own time limit.
@@ -316,7 +311,6 @@ class Sending:
     Args:
         sinks: One for each request that may be in flight.
         requests: In the order of the log.
-        clock: Time.
         sends_for_s: Seconds after which no further request is begun.
 
     Attributes:
@@ -344,8 +338,7 @@ class Sending:
     def run(self, waits_for_s: float | None = None) -> list[Request]:
         """Send them; returns each with what became of it.
 
-        Args:
-            waits_for_s: Seconds after which one without an answer is given up; None: none is.
+        One without an answer is given up after `waits_for_s`; None: none is.
 
         Raises:
             Exception: That of a thread which a sink's fault has ended.

@@ -329,10 +329,6 @@ class IcebergFiles(LakeFiles):
     """Writes data files of a table by the library, which also says what a snapshot notes of them.
 
     Attributes:
-        table_uuid: Of the table.
-        schema_id: Of its schema.
-        spec_id: Of how it is partitioned.
-        schema: Its columns.
         io: The library's access to the store, with credentials.
         metadata: What the table's catalog says of it.
     """

@@ -80,9 +80,7 @@ class Address:
     """Where a database is, and how it is reached.
 
     Attributes:
-        url: URL of JDBC.
         drivers: Names of classes, of which one takes the URL.
-        properties: The driver's properties.
         timeout_s: Limit of a statement; what takes twice as long is given up.
         task_rows: Maximum rows of one task of Spark's writer, which has a connection.
     """
@@ -210,11 +208,7 @@ class Database:
         return frozenset(_column(found, "COLUMN_NAME"))
 
     def append(self, rows: pa.Table, table: str) -> None:
-        """Append rows to a table by Spark's writer.
-
-        Args:
-            rows: Rows whose columns have the table's names.
-            table: Name of the table, quoted.
+        """Append rows, whose columns have the table's names, by Spark's writer; the name is quoted.
 
         Raises:
             DatabaseError: A task of Spark's failed; the others may have inserted their rows.

@@ -49,7 +49,6 @@ class Connection:
     """A process's producers, made when they are needed and made again after trouble.
 
     Args:
-        config: Address and credentials.
         name: Name of job and sink, the same in each process of the sink, and unique.
         settings: More of librdkafka's settings, for producers.
         hear_s: Seconds between two polls of producers that have nothing to do.

@@ -38,7 +38,6 @@ class PositionsTopic:
     topic's end with open transactions, the other one what is committed.
 
     Args:
-        config: The sink's settings.
         name: Name of job and sink; keys begin with it.
     """
 
@@ -54,11 +53,7 @@ class PositionsTopic:
         return f"{self._own}{partition_key}".encode()
 
     def read_on(self, known: Committed, settings: Mapping[str, Any]) -> Committed:
-        """Return the positions that are committed now.
-
-        Args:
-            known: Positions that were read before.
-            settings: Settings of librdkafka for the connection.
+        """Return the positions that are committed now; those that are known were read before.
 
         Raises:
             TroubleError: The topic has messages of others, or a transaction stays open.

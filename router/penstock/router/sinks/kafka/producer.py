@@ -22,9 +22,7 @@ class Target(NamedTuple):
     """Where a transaction writes.
 
     Attributes:
-        topic: Topic of the messages.
         positions_topic: Topic of the position behind them.
-        position_key: Key of the position.
         timeout_s: Seconds for each of flushing, committing and aborting.
     """
 

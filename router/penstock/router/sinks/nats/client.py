@@ -29,9 +29,7 @@ class Connection:
     """One connection to NATS, made when it is needed and made again when it is lost.
 
     Args:
-        config: Address and credentials.
         name: Name of the connection in the server's monitoring.
-        new_loop: Makes the event loop of its thread.
     """
 
     def __init__(

@@ -222,11 +222,9 @@ def read_answer(data: bytes) -> Outcome:
 
 
 def classify_outcomes(outcomes: Sequence[Outcome], problem: str) -> DeliveryResult:
-    """Return the result for a request's messages.
+    """Return the result for a request's messages, each with its outcome.
 
-    Args:
-        outcomes: One for each message.
-        problem: Error of the connection, or of the server beside its answers.
+    `problem` is an error of the connection, or of the server beside its answers.
     """
     of: dict[Fate, list[tuple[int, Fault]]] = {fate: [] for fate in Fate}
     for index, outcome in enumerate(outcomes):

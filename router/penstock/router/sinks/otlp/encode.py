@@ -82,9 +82,7 @@ class Element(NamedTuple):
 def encode_element(element: Json, resource: Json | None = None) -> tuple[str, Element, int]:
     """An element of one member: its signal, its parts, and its size alone in a request.
 
-    Args:
-        element: Is taken apart; its own resource does not matter.
-        resource: Resource of the record.
+    It is taken apart; its own resource does not matter.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: It is none.

@@ -120,13 +120,7 @@ class LocalTree:
     safe = " @+,:~"
 
     def __init__(self, path: Path, owner: str, *, key: str) -> None:
-        """Nothing is made yet.
-
-        Args:
-            path: The directory.
-            owner: JOB.SINK.
-            key: The job file's, of the path.
-        """
+        """Nothing is made yet; the owner is JOB.SINK, the key that of the path in the job file."""
         self._path = path
         self._key = key
         self.writing = f"{UNFINISHED}/{owner}"
@@ -182,12 +176,7 @@ class HdfsTree:
     """Without the colon, which HDFS allows in no name; hive writes it as `%3A`, too."""
 
     def __init__(self, files: Hdfs, owner: str) -> None:
-        """Nothing is made or connected yet.
-
-        Args:
-            files: The directory.
-            owner: JOB.SINK.
-        """
+        """Nothing is made or connected yet; the owner is JOB.SINK."""
         self._files = files
         self._owner = owner
         self.writing = f"{UNFINISHED}/{owner}"

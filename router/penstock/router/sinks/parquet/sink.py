@@ -383,10 +383,7 @@ def of_same_batch(
 def is_of_batch(name: str, starts: Mapping[str, int], prefix: str = "") -> bool:
     """Return whether a file of this sink has records of a batch that begins at `starts`.
 
-    Args:
-        name: Name of any file.
-        starts: First offsets, by `SinkContext.position_tag`.
-        prefix: Prefix of the sink's names.
+    Offsets are by `SinkContext.position_tag`, before which the names have the prefix.
     """
     last_part = name.rpartition("/")[2]
     if not last_part.startswith(prefix) or _NAME.fullmatch(last_part) is None:
@@ -411,15 +408,7 @@ def without_spans(
 def located_in(
     store: LakeStore, rows: pa.Table, partitioning: Partitioning, names: BatchNames, safe: str
 ) -> Sequence[Place]:
-    """Return the file of a lake that has each row.
-
-    Args:
-        store: The lake.
-        rows: The rows.
-        partitioning: Directories that rows go to.
-        names: Names of the rows' streams.
-        safe: As in `split_by_partition`.
-    """
+    """Return the file of a lake that has each row."""
     found = dict[RowPosition, Place]()
     for directory, records in records_by_directory(rows, partitioning, names, safe).items():
         spans = list(records.values())

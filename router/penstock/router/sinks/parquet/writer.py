@@ -39,12 +39,9 @@ class WrittenFile:
 
     Attributes:
         fresh: Its name there.
-        directory: Directory of the file.
         position: `BatchNames.position_tag` of its records.
         first: Offset of its first record.
         last: Offset of its last record.
-        records: Number of its records.
-        size: Bytes.
     """
 
     fresh: str
@@ -68,11 +65,7 @@ class ParquetWriter(GatheringWriter):
     """The writer of one task.
 
     Attributes:
-        staging: Storage in which files are staged.
-        compression: Compression of the files.
-        names: Names of the batch's records.
         safe: Characters of directory names that are not escaped.
-        partitioning: The directories that rows go to.
     """
 
     staging: Staging
@@ -150,14 +143,7 @@ def split_by_partition(
 def records_by_directory(
     rows: pa.Table, partitioning: Partitioning, names: BatchNames, safe: str
 ) -> dict[str, dict[RowPosition, Span]]:
-    """Return the directory of each record, by itself, and the span of its only offset.
-
-    Args:
-        rows: Rows, perhaps of several batches.
-        partitioning: Directories that rows go to.
-        names: Names of the rows' streams.
-        safe: As in `split_by_partition`.
-    """
+    """Return the directory of each record, by itself, and the span of its only offset."""
     found = defaultdict[str, dict[RowPosition, Span]](dict)
     for begin in range(0, rows.num_rows, _HOURS_MAX):  # so many rows have no more hours
         part = rows.slice(begin, _HOURS_MAX)
