@@ -14,10 +14,11 @@ from penstock.router.errors import StoppedError
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.registry import sink_kind
 from tests.support.certificates import Authority, Certificate
+from tests.support.fake_datadog import API_KEY, FakeDatadog
 from tests.support.fake_otlp import FakeOtlp, serve_grpc
 from tests.support.fault_door import FaultDoor
 from tests.support.nats_server import nats_server
-from tests.support.sink_batches import batch, context, dead_letters, log_record
+from tests.support.sink_batches import batch, context, dead_letters, log_record, span_record
 from tests.support.sink_cases import FAST, Webhook
 from tests.support.tls_door import TlsDoor
 from tests.support.waiting import wait_until
@@ -145,6 +146,28 @@ def _is_waited_for(sink: Any, made: Any, says: str, *, failures: int = 5) -> Non
         with pytest.raises(StoppedError):
             writing.result(30)
     assert dead_letters(made) == []
+
+
+def test_each_address_of_datadog_has_tls_by_its_own_scheme(trust: Trust, tmp_path: Path) -> None:
+    """Logs go to a proxy of this network, spans to an Agent behind TLS."""
+    with ExitStack() as stack:
+        datadog = FakeDatadog()
+        door = FaultDoor(datadog)
+        stack.callback(door.close)
+        tls = stack.enter_context(TlsDoor(int(door.url.rpartition(":")[2]), trust.server))
+        settings = {"api_key": API_KEY, "url": door.url, "tls": trust.keys("authority")}
+        agent = f"https://127.0.0.1:{tls.port}"
+        sink, made = opened(tmp_path, type="datadog", **settings, agent_url=agent)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(sink.write, batch([log_record(0), span_record(1)]))
+            try:
+                wait_until(lambda: writing.done() or made.meter.problem is not None)
+            finally:
+                made.stop.set()
+            writing.result(30)
+        sink.close()
+        assert (len(datadog.logs), len(datadog.spans)) == (1, 1)
+        assert dead_letters(made) == []
 
 
 @pytest.mark.parametrize("login", ["token", "password", "certificate"])

@@ -351,20 +351,15 @@ class Hdfs:
 
         There are none where there is no such directory.
         """
-        found = self._listed(directory, recursive=recursive)
-        return [it for it, status in found if not status.isdir and not _is_hidden(it)]
+        return [it for it, _ in self._files(directory, recursive=recursive)]
 
     def sizes(self, directory: str = "") -> list[tuple[str, int, int]]:
         """The files below a directory: relative to it, bytes, milliseconds of Unix time.
 
         Without those that have a dot-name in their path.
         """
-        found = self._listed(directory, recursive=True)
-        return [
-            (it, status.length, status.modification_time)
-            for it, status in found
-            if not status.isdir and not _is_hidden(it)
-        ]
+        found = self._files(directory, recursive=True)
+        return [(it, status.length, status.modification_time) for it, status in found]
 
     def directories(self, directory: str = "") -> list[str]:
         """The names of the directories in a directory, sorted."""
@@ -442,6 +437,10 @@ class Hdfs:
             f"{self._location}: {self.url}/{path} was there and is gone",
             fix="let nothing else write there; what was in it is written again",
         )
+
+    def _files(self, directory: str, *, recursive: bool) -> list[tuple[str, Any]]:
+        found = self._listed(directory, recursive=recursive)
+        return [(it, about) for it, about in found if not about.isdir and not _is_hidden(it)]
 
     def _listed(self, directory: str, *, recursive: bool) -> list[tuple[str, Any]]:
         full = self._full(directory)

@@ -46,12 +46,10 @@ class Meter:
             self._detail[what] += number
 
     def counted(self) -> Counter[str]:
-        """Each counter, and how far it is."""
         with self._lock:
             return self._detail.copy()
 
     def stage(self, sink: str, *, received: int, lag: int) -> Stage:
-        """The sink as a stage of the status."""
         with self._lock:
             detail = dict(sorted(self._detail.items()))
             return Stage(f"sink/{sink}", received, self._sent, lag, self._errors, detail)

@@ -113,7 +113,6 @@ class JobLock:
         return True
 
     def release(self) -> None:
-        """Give the lock up."""
         os.close(self.descriptor)
 
 

@@ -45,7 +45,6 @@ class S3Store(S3Keys, _Store):
 
     @property
     def bucket(self) -> str:
-        """The bucket's name."""
         return self.url.partition("://")[2].partition("/")[0]
 
     @property

@@ -152,10 +152,7 @@ class DeadLetterFile:
         size = 0
         for line in self._lines(at):
             begun.update(line)
-            dead_letter = self._dead_letter(line, at + size)
-            if (problem := problem_with_row(dead_letter)) is not None:
-                raise self._cannot_go(dead_letter, problem)
-            chunk.append(dead_letter)
+            chunk.append(self._deliverable(line, at + size))
             size += len(line)
             if self._is_full(len(chunk), size):
                 yield chunk
@@ -177,10 +174,7 @@ class DeadLetterFile:
         dead_letters: list[DeadLetter] = []
         size = 0
         for line in self._lines(0):
-            dead_letter = self._dead_letter(line, size)
-            if (problem := problem_with_row(dead_letter)) is not None:
-                raise self._cannot_go(dead_letter, problem)
-            dead_letters.append(dead_letter)
+            dead_letters.append(self._deliverable(line, size))
             size += len(line)
             if self._is_full(len(dead_letters), size):
                 return None
@@ -268,6 +262,13 @@ class DeadLetterFile:
             raise self._is_none(f"line {self._number(at)} is no JSON object")
         if (problem := problem_with_position(dead_letter)) is not None:
             raise self._is_none(f"line {self._number(at)} {problem}")
+        return dead_letter
+
+    def _deliverable(self, line: bytes, at: int) -> DeadLetter:
+        """Parse the line that begins at a byte of the file, of which a row can be made."""
+        dead_letter = self._dead_letter(line, at)
+        if (problem := problem_with_row(dead_letter)) is not None:
+            raise self._cannot_go(dead_letter, problem)
         return dead_letter
 
     def _number(self, at: int) -> int:

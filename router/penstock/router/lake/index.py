@@ -70,8 +70,9 @@ class LakeIndex:
         told = {"decision": decision, "time_ns": now_ns}
         if self._objects.create(_name(plan.id, "decided"), json.dumps(told).encode()):
             return decision
-        found = self._object(plan.id, "decided")
-        return "cancelled" if found is None else found["decision"]
+        found = self._objects.get(_name(plan.id, "decided"))
+        made: Decision = "cancelled" if found is None else json.loads(found)["decision"]
+        return made
 
     def note_shown(self, plan: Plan, now_ns: int) -> None:
         """Write down that readers by listing see the merged file only."""
@@ -142,11 +143,6 @@ class LakeIndex:
                 return None
             self._known[name] = json.loads(data)
         return self._known[name]
-
-    def _object(self, plan_id: str, kind: str) -> dict[str, Any] | None:
-        data = self._objects.get(_name(plan_id, kind))
-        found: dict[str, Any] | None = None if data is None else json.loads(data)
-        return found
 
 
 def _name(plan_id: str, kind: str) -> str:

@@ -109,7 +109,6 @@ class Partitioning:
 
     @property
     def time_column(self) -> str:
-        """The column of that time."""
         return "time" if self.time == "event" else "timestamp"
 
     @property

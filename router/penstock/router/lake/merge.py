@@ -72,12 +72,17 @@ def writer_options(schema: pa.Schema, compression: str, group_rows: int) -> dict
         "bloom_filter_options": dict.fromkeys(
             (name for name in _BLOOM_COLUMNS if name in schema.names), bloom
         ),
-        "use_dictionary": [
-            field.name
-            for field in schema
-            if field.name not in _PLAIN_COLUMNS and not pa.types.is_nested(field.type)
-        ],
+        "use_dictionary": columns_with_dictionary(schema),
     }
+
+
+def columns_with_dictionary(schema: pa.Schema) -> list[str]:
+    """The columns of a file of which values repeat."""
+    return [
+        field.name
+        for field in schema
+        if field.name not in _PLAIN_COLUMNS and not pa.types.is_nested(field.type)
+    ]
 
 
 def _groups(sources: Iterable[pq.ParquetFile], schema: pa.Schema) -> Iterator[pa.Table]:

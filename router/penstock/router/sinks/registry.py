@@ -105,7 +105,7 @@ def open_sink(config: SinkConfig, context: SinkContext) -> Sink:
         ConfigError: The destination cannot be used.
     """
     with _named(context.sink):
-        sink = _made(config, context)
+        sink = make_sink(config, context)
         sink.open()
     return sink
 
@@ -117,11 +117,7 @@ def make_sink(config: SinkConfig, context: SinkContext) -> Sink:
         ConfigError: It cannot be used.
     """
     with _named(context.sink):
-        return _made(config, context)
-
-
-def _made(config: SinkConfig, context: SinkContext) -> Sink:
-    return sink_kind(config.type).sink(config, context)
+        return sink_kind(config.type).sink(config, context)
 
 
 @contextmanager

@@ -71,8 +71,8 @@ from penstock.router.sinks.http.task_sink import HttpTaskSink, WrittenRequests
 from penstock.router.sinks.parquet.sink import (
     is_of_batch,
     located_in,
-    of_same_batch,
     position_tag_of,
+    stale_of_batch,
     without_spans,
 )
 from penstock.router.sinks.parquet.writer import PATH_SAFE, split_by_partition, write_parquet
@@ -273,9 +273,7 @@ class S3(HttpTaskSink):
             UnavailableError: One cannot be deleted now.
         """
         made = [*taken, *(self._key_of(request) for request in requests)]
-        again = of_same_batch(made, self._earlier(), self.context.starts, self._tag)
-        kept = [it for it in again if position_tag_of(it, self._tag) in self.context.shortened]
-        stale = [it for it in again if it not in kept]
+        stale, kept = stale_of_batch(made, self._earlier(), self.context, self._tag)
         if not made and not stale:
             return
         self._noted = made + stale + kept

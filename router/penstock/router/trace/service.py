@@ -73,7 +73,6 @@ class TraceService:
         self._lock = threading.Lock()
 
     def answer(self, _requester: Requester, body: bytes) -> Answer:
-        """Answer one question."""
         if self._session() is None:
             return "503 Service Unavailable", {"error": "the job starts; ask again"}
         try:
@@ -105,7 +104,6 @@ class TraceService:
         raise BadQuestionError("do: explain, filter or match")
 
     def close(self) -> None:
-        """Close the connection to logd."""
         self._log.close()
 
     def _spark(self) -> SparkSession:

@@ -65,12 +65,10 @@ class _Case:
     number: int = -1
 
     def say(self, fate: Fate, reason: str, **more: Any) -> Verdict:
-        """The verdict."""
         return replace(self.base, fate=fate, reason=reason, **more)
 
     @property
     def position(self) -> RowPosition:
-        """Stream, partition and offset."""
         return *self.wanted.at, self.wanted.offset
 
 

@@ -88,7 +88,6 @@ class Mask(Settings):
 
     @property
     def regex(self) -> str:
-        """The pattern in force."""
         return self.pattern or r"(?s)\A.*\z"
 
 

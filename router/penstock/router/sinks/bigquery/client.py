@@ -153,7 +153,6 @@ class Connection:
         return self._refusal(answer)
 
     def close(self) -> None:
-        """Give the connection back."""
         self._channel.close()
 
     def _exchange(self, asked: types.AppendRowsRequest) -> types.AppendRowsResponse:

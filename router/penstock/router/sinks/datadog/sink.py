@@ -113,14 +113,7 @@ class Datadog(HttpTaskSink):
 
     @override
     def open(self) -> None:
-        super().open()
-        assert self._transport is not None
-        self._transports = {"logs": self._transport}
-        timeout_s, clock = self._config.timeout_s, self.context.clock
-        tls = self._config.tls.context() if self._config.url.scheme == "https" else None
-        for group, url in self._urls.items():
-            if group != "logs":
-                self._transports[group] = Transport(url, timeout_s=timeout_s, clock=clock, tls=tls)
+        self._transports = {group: self._transport_to(url) for group, url in self._urls.items()}
 
     @override
     def close(self) -> None:

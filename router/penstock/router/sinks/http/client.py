@@ -89,7 +89,6 @@ class Transport:
         return HttpResponse(answer.status, answer.headers, answer.body, after_s)
 
     def close(self) -> None:
-        """Give the connection back."""
         self._client.close()
 
 

@@ -53,7 +53,6 @@ class GrpcChannel:
             self._renew()
 
     def close(self) -> None:
-        """Give the connection back."""
         self._channel.close()
 
     def _renew(self) -> None:

@@ -376,16 +376,17 @@ class HttpRequestSink(RequestSink):
         Raises:
             ConfigError: They cannot be read.
         """
+        self._transport = self._transport_to(str(self._config.url))
+
+    def _transport_to(self, url: str) -> Transport:
         config = self._config
         try:
-            tls = config.tls.context() if config.url.scheme == "https" else None
+            tls = config.tls.context() if url.startswith("https:") else None
         except OSError as error:
             raise WrongKeyError(
                 f"sinks.{self.context.sink}.tls: {error}", fix="name PEM files that can be read"
             ) from None
-        self._transport = Transport(
-            str(config.url), timeout_s=config.timeout_s, clock=self.context.clock, tls=tls
-        )
+        return Transport(url, timeout_s=config.timeout_s, clock=self.context.clock, tls=tls)
 
     @override
     def close(self) -> None:

@@ -74,7 +74,7 @@ class Channel:
         )
         self._headers = config.headers
         credentials = _credentials(config) if config.url.scheme == "https" else None
-        target = f"{config.url.host}:{config.url.port or 4317}"
+        target = f"{config.url.host}:{config.url.port}"
         self._channel = GrpcChannel(target, credentials, clock)
 
     def export(self, signal: Signal, body: bytes, count: int) -> DeliveryResult:
@@ -101,7 +101,6 @@ class Channel:
         return partial_success(signal, answer, count)
 
     def close(self) -> None:
-        """Give the connection back."""
         self._channel.close()
 
 

@@ -251,9 +251,7 @@ class ParquetLake(TaskSink):
 
         Notes the batch's files first.
         """
-        again = of_same_batch(names, self._noted(), self.context.starts)
-        kept = [name for name in again if position_tag_of(name) in self.context.shortened]
-        stale = [name for name in again if name not in kept]
+        stale, kept = stale_of_batch(names, self._noted(), self.context)
         if not names and not stale:
             return
         atomic_write(self._batch, json.dumps(names + stale + kept).encode(), parents=True)
@@ -349,6 +347,15 @@ def _holds(file: BinaryIO, offsets: list[int]) -> bool:
             return found == offsets
     except (pa.ArrowException, OSError, KeyError):  # damaged, or another tool's
         return False
+
+
+def stale_of_batch(
+    names: Iterable[str], earlier: Iterable[str], context: SinkContext, prefix: str = ""
+) -> tuple[list[str], list[str]]:
+    """Return the files of `of_same_batch`: to be removed, and of partitions that lost records."""
+    again = of_same_batch(names, earlier, context.starts, prefix)
+    kept = [name for name in again if position_tag_of(name, prefix) in context.shortened]
+    return [name for name in again if name not in kept], kept
 
 
 def of_same_batch(

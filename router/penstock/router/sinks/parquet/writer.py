@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from penstock.router.columns.run_length import runs
 from penstock.router.delivery.batch_names import BatchNames, RowPosition, positions_of
 from penstock.router.lake.layout import NULL_PARTITION, Partitioning, Span
+from penstock.router.lake.merge import columns_with_dictionary
 from penstock.router.sinks.parquet.client import LocalTree, Staging
 from penstock.router.sinks.sink import GatheringWriter, WriteResult
 
@@ -27,7 +28,6 @@ _HOURS_MAX: Final = 100
 """Hours, or days, for which a task makes separate files. Hostile clocks may name any."""
 
 _HOUR: Final = "penstock_hour"
-_DICTIONARY_COLUMNS_EXCLUDED: Final = frozenset({"value", "offset", "timestamp_ns", "record_id"})
 PATH_SAFE: Final = LocalTree.safe
 _DIRECTORY_NAME_BYTES_MAX: Final = 200
 """Maximum bytes of a hive directory's value; NAME_MAX is 255 on Linux."""
@@ -97,17 +97,9 @@ class ParquetWriter(GatheringWriter):
 
 
 def write_parquet(part: pa.Table, file: BinaryIO, compression: str) -> None:
-    """Write the rows of one file; columns of which values repeat have a dictionary."""
-    pq.write_table(
-        part,
-        file,
-        compression=compression,
-        use_dictionary=[
-            field.name
-            for field in part.schema
-            if field.name not in _DICTIONARY_COLUMNS_EXCLUDED and not pa.types.is_nested(field.type)
-        ],
-    )
+    """Write the rows of one file."""
+    dictionary = columns_with_dictionary(part.schema)
+    pq.write_table(part, file, compression=compression, use_dictionary=dictionary)
 
 
 def split_by_partition(
