@@ -1,6 +1,7 @@
 """The only place where product code reads the time; everything else takes it as input."""
 
 import time
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from typing_extensions import override
@@ -44,6 +45,11 @@ class BlockingClock(Clock, Protocol):
     def sleep(self, seconds: float) -> None:
         """Let time pass."""
         ...
+
+
+def text_now(clock: Clock) -> str:
+    """The time in UTC to the second, by ISO 8601."""
+    return datetime.fromtimestamp(clock.unix_ns() // 10**9, UTC).isoformat()
 
 
 class SystemClock:

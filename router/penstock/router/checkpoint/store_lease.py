@@ -9,13 +9,12 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
 import structlog
 
-from penstock.base.clock import BlockingClock
+from penstock.base.clock import BlockingClock, text_now
 from penstock.router.checkpoint.lease import (
     Answer,
     Beat,
@@ -229,7 +228,7 @@ class StoreLease:
             "claim": uuid4().hex,
             "host": socket.gethostname(),
             "process": os.getpid(),
-            "time": datetime.fromtimestamp(self._clock.unix_ns() // 10**9, UTC).isoformat(),
+            "time": text_now(self._clock),
         }
         data = json.dumps(about).encode()
         name = f"{_TERMS}/{claim.term:08d}"

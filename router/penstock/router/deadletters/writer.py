@@ -15,7 +15,6 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.base.clock import text_now
 from penstock.base.files import atomic_write
 from penstock.router.columns.run_length import runs
 from penstock.router.columns.schema import MARKS
@@ -129,8 +129,7 @@ def _count_of_file(sizes: Sequence[int], limits: FileLimits) -> int:
 def _write_file(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext) -> Path:
     """One file of rows of one partition, in their order and as they lie in the log."""
     path = context.dead_letters / context.sink / f"{_name_of(rows, context)}.ndjson"
-    moment = datetime.fromtimestamp(context.clock.unix_ns() // 10**9, UTC).isoformat()
-    about = {"time": moment, "job": context.job, "sink": context.sink}
+    about = {"time": text_now(context.clock), "job": context.job, "sink": context.sink}
     lines = [
         as_line(about | row | _why(reason))
         for reason, row in zip(reasons, _rows(rows, context), strict=True)

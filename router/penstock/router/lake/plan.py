@@ -24,7 +24,6 @@ the lease, and no sink publishes so long after it looked at the plans.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, Literal, Self
 
@@ -208,9 +207,8 @@ def next_step(state: PlanState, snapshot: Snapshot, now_ns: int, policy: Policy)
     if state.decision == "cancelled":  # its name may be needed again, by no process that is late
         return Forget(plan) if now_ns >= state.decided_ns + keep_ns else None
     if state.decision is None:
-        now = datetime.fromtimestamp(now_ns / _NS, UTC)
         # Retention removes its files instead. A damaged one would keep the partition for ever.
-        is_late = plan.merges and is_expired(plan.directory, now, policy.max_age_s)
+        is_late = plan.merges and is_expired(plan.directory, now_ns, policy.max_age_s)
         if is_late or not is_unchanged(plan, snapshot.files):
             return Decide(plan, "cancelled")
         if now_ns < state.created_ns + keep_ns:  # a sink that did not see it may be publishing
@@ -254,7 +252,6 @@ def new_plans(snapshot: Snapshot, now_ns: int, policy: Policy) -> Iterator[Plan]
         for path in (*state.plan.paths, state.plan.target)
         if path is not None
     }
-    now = datetime.fromtimestamp(now_ns / _NS, UTC)
     by_directory: dict[str, list[LakeFile]] = defaultdict(list)
     for file in snapshot.files.values():
         if file.path not in taken and (file.is_compacted or file.path in snapshot.sources):
@@ -263,9 +260,9 @@ def new_plans(snapshot: Snapshot, now_ns: int, policy: Policy) -> Iterator[Plan]
         end = end_of(directory)
         if end is None:
             continue
-        if is_expired(directory, now, policy.max_age_s):
+        if is_expired(directory, now_ns, policy.max_age_s):
             yield Plan.of(directory, files, merges=False)
-        elif policy.merges and end + timedelta(seconds=policy.after_s) <= now:
+        elif policy.merges and end.timestamp() + policy.after_s <= now_ns / _NS:
             oldest_ns = now_ns - round(policy.after_s * _NS)
             small = [
                 it
@@ -278,12 +275,10 @@ def new_plans(snapshot: Snapshot, now_ns: int, policy: Policy) -> Iterator[Plan]
                 yield Plan.of(directory, group, merges=True)
 
 
-def is_expired(directory: str, now: datetime, max_age_s: float | None) -> bool:
+def is_expired(directory: str, now_ns: int, max_age_s: float | None) -> bool:
     """Return whether a partition is past its retention."""
     end = end_of(directory)
-    return (
-        max_age_s is not None and end is not None and end.timestamp() + max_age_s <= now.timestamp()
-    )
+    return max_age_s is not None and end is not None and end.timestamp() + max_age_s <= now_ns / _NS
 
 
 def groups(

@@ -15,11 +15,10 @@ import pwd
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.base.clock import BlockingClock
+from penstock.base.clock import BlockingClock, text_now
 from penstock.base.pluralize import pluralize
 from penstock.router.replay.progress import Progress
 from penstock.service import UnavailableError
@@ -35,17 +34,12 @@ def append_audit(directory: Path, clock: BlockingClock, what: str, **about: Any)
     Raises:
         OSError: The disk failed.
     """
-    line = json.dumps({"time": now_of(clock), "what": what, **about}) + "\n"
+    line = json.dumps({"time": text_now(clock), "what": what, **about}) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / NAME).open("a") as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
-
-
-def now_of(clock: BlockingClock) -> str:
-    """The time as it is written, to the second."""
-    return datetime.fromtimestamp(clock.unix_ns() // 10**9, UTC).isoformat()
 
 
 def who_types(user: int | None = None) -> str:

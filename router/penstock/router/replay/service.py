@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.base.clock import BlockingClock
+from penstock.base.clock import BlockingClock, text_now
 from penstock.base.pluralize import pluralize
 from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.job.config import JobConfig
 from penstock.router.job.permissions import PATH, Answer, refusal
-from penstock.router.replay.audit_log import BY_MAX, append_audit, now_of
+from penstock.router.replay.audit_log import BY_MAX, append_audit
 from penstock.router.replay.bounded_run import ReplayStoppedError
 from penstock.router.replay.progress import Progress
 from penstock.router.sinks import Sink
@@ -278,7 +278,7 @@ class ReplayService:
         """Say how it went; `ended`: nothing was begun, and nothing is to be opened again."""
         self._last = {
             "sink": replay.sink, "to": replay.target, "by": replay.by,
-            "records": records, "problem": problem, "time": self._now(),
+            "records": records, "problem": problem, "time": text_now(self._clock),
         }  # fmt: skip
         self._counted_ns = None
         try:
@@ -300,9 +300,6 @@ class ReplayService:
         about |= {"peer": replay.peer, **facts}
         _log.info(f"replay_{what.replace(' ', '_')}", **about)
         append_audit(self._config.dead_letters, self._clock, what, **about)
-
-    def _now(self) -> str:
-        return now_of(self._clock)
 
     def _count(self) -> None:
         now_ns = self._clock.monotonic_ns()

@@ -33,7 +33,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, unquote, urlencode
 
@@ -290,10 +289,10 @@ class S3(HttpTaskSink):
         requests = []
         earlier = self._earlier()
         merged = self._merged_rows(earlier)
-        now = datetime.fromtimestamp(self.context.clock.unix_ns() / 1e9, UTC)
+        now_ns = self.context.clock.unix_ns()
         numbered = rows.append_column(_POSITION, positions)
         for directory, of_partition in split_by_partition(numbered, self._partitioning):
-            if is_expired(directory, now, self._config.max_age_s):
+            if is_expired(directory, now_ns, self._config.max_age_s):
                 self.context.meter.count("left_out_expired", of_partition.num_rows)
                 continue
             for generation in self.context.by_generation(of_partition):

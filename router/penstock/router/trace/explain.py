@@ -8,7 +8,7 @@ moment of the question may be said as before or as after it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -39,14 +39,6 @@ _VALUE_CHARACTERS_MAX: Final = 200
 """Characters of a column's value that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """What became of one record: a verdict for each sink of the job."""
-
-    wanted: Wanted
-    verdicts: Sequence[Verdict]
-
-
 class Explainer:
     """Explains records of one job. For one thread at a time.
 
@@ -67,8 +59,8 @@ class Explainer:
         self._clock = clock
         self._columns: dict[str, tuple[str, ...]] = {}
 
-    def explain(self, wanted: Sequence[Wanted]) -> list[Explained]:
-        """Say what became of records, of the streams that the job reads.
+    def explain(self, wanted: Sequence[Wanted]) -> dict[Wanted, list[Verdict]]:
+        """Say what became of records, of the streams that the job reads, at each of its sinks.
 
         Raises:
             LogdError: logd cannot be reached, or refuses the job.
@@ -78,7 +70,7 @@ class Explainer:
         streams = self._config.streams
         mine = list(dict.fromkeys(it for it in wanted if it.at.stream in streams))
         if not mine:
-            return []
+            return {}
         records = read_records(self._log, mine)
         rows = _rows_by_position(records.rows)
         routing = self._routing(records.rows)
@@ -100,7 +92,7 @@ class Explainer:
                         found[it].append(self._with_conditions(verdict, it, row, routing[position]))
                     else:
                         found[it].append(verdict)
-        return [Explained(it, verdicts) for it, verdicts in found.items()]
+        return found
 
     def _routing(self, rows: pa.Table) -> dict[RecordPosition, Routing]:
         """Evaluate the conditions, of records that are not too large for it."""

@@ -112,15 +112,16 @@ class TraceService:
         return session
 
     def _explain(self, records: Sequence[Wanted]) -> dict[str, Any]:
-        explained = self._explainer.explain(records)
         return {
             "job": self._config.job,
             "records": [
                 {
-                    **_name(it.wanted),
-                    "sinks": [verdict.as_json() for verdict in it.verdicts],
+                    "stream": wanted.at.stream,
+                    "partition": wanted.at.partition,
+                    "offset": wanted.offset,
+                    "sinks": [verdict.as_json() for verdict in verdicts],
                 }
-                for it in explained
+                for wanted, verdicts in self._explainer.explain(records).items()
             ],
         }
 
@@ -141,14 +142,6 @@ class TraceService:
         ]
         found = matching(self._spark(), where, read.filter(known))
         return [[*at, offset] for at, offset in sorted(found)]
-
-
-def _name(wanted: Wanted) -> dict[str, Any]:
-    return {
-        "stream": wanted.at.stream,
-        "partition": wanted.at.partition,
-        "offset": wanted.offset,
-    }
 
 
 def _where(asked: Mapping[str, Any]) -> str:

@@ -27,7 +27,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Self
@@ -281,9 +280,9 @@ class ParquetLake(TaskSink):
 
     def _not_expired(self, files: Iterable[WrittenFile]) -> Iterator[WrittenFile]:
         """Yield the files of partitions that are not past their retention."""
-        now = datetime.fromtimestamp(self.context.clock.unix_ns() / 1e9, UTC)
+        now_ns = self.context.clock.unix_ns()
         for file in files:
-            if is_expired(file.directory, now, self._settings.max_age_s):
+            if is_expired(file.directory, now_ns, self._settings.max_age_s):
                 self.context.meter.count("left_out_expired", file.records)
             else:
                 yield file
