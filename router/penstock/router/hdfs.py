@@ -29,6 +29,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
@@ -286,7 +287,7 @@ class Hdfs:
     @override
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings without the connection: another process makes its own."""
-        return _connecting, (self.url, self._location, self._settings)
+        return partial(Hdfs, location=self._location, settings=self._settings), (self.url,)
 
     @property
     def url(self) -> str:
@@ -514,10 +515,6 @@ class Hdfs:
             raise
         except Exception as error:
             raise translated(error, about + self._full(path)) from error
-
-
-def _connecting(url: str, location: str, settings: HdfsSettings) -> Hdfs:
-    return Hdfs(url, location=location, settings=settings)
 
 
 def _is_hidden(name: str) -> bool:

@@ -181,7 +181,7 @@ def next_batch(spark_checkpoint: Path) -> int:
 
 def _newest_of(spark_checkpoint: Path, name: str) -> int | None:
     with _readable(spark_checkpoint / name):
-        return _newest(spark_checkpoint / name)
+        return max(_batches_in(spark_checkpoint / name), default=None)
 
 
 def check_spark_files(spark_checkpoint: Path) -> None:
@@ -314,10 +314,6 @@ def _damaged(path: Path, error: Exception) -> CheckpointDamagedError:
         fix="let this user read it; if it is damaged, restore checkpoint_dir from a backup, or"
         " begin again with an empty one and starting_offsets as the job's cursors in logd say",
     )
-
-
-def _newest(directory: Path) -> int | None:
-    return max(_batches_in(directory), default=None)
 
 
 def _batches_in(directory: Path) -> list[int]:

@@ -138,7 +138,7 @@ class StoreLease:
         """
         if self._lease is not None and self._lease.lost:
             raise UnavailableError(
-                f"checkpoint_store: {self._who(self._newest())} has taken over",
+                f"checkpoint_store: {self._who(self._sighting(0))} has taken over",
                 fix="let only one run this job; started again, this one waits for the other's end",
             )
 
@@ -216,7 +216,7 @@ class StoreLease:
         now_ns = self._clock.elapsed_ns()
         if self._told_ns is None or now_ns - self._told_ns >= _TELL_S * 1e9:
             self._told_ns = now_ns
-            holder = self._who(self._newest())
+            holder = self._who(self._sighting(0))
             self._problems[_TAKE] = f"checkpoint_store is waited for: {holder} has it"
             _log.info("checkpoint_store_wait", held_by=holder, lease_s=self._length_ns / 1e9)
         self._clock.sleep(self._length_ns / _POLLS / 1e9)
@@ -255,9 +255,6 @@ class StoreLease:
         for name in self._objects.names(_TERMS):
             if found := _NAME.fullmatch(name.rpartition("/")[2]):
                 yield name, int(found["term"]), found["said"] or ""
-
-    def _newest(self) -> Sighting:
-        return self._sighting(0)
 
     def _sighting(self, term: int) -> Sighting:
         names = list(self._names())

@@ -130,10 +130,10 @@ def _write_file(rows: pa.Table, reasons: Sequence[Reason], context: SinkContext)
     """One file of rows of one partition, in their order and as they lie in the log."""
     path = context.dead_letters / context.sink / f"{_name_of(rows, context)}.ndjson"
     about = {"time": text_now(context.clock), "job": context.job, "sink": context.sink}
-    lines = [
-        as_line(about | row | _why(reason))
-        for reason, row in zip(reasons, _rows(rows, context), strict=True)
-    ]
+    lines = []
+    for reason, row in zip(reasons, _rows(rows, context), strict=True):
+        why = {"code": reason.code, "status": reason.status, "reason": reason.text}
+        lines.append(as_line(about | row | why | {"attempt": reason.attempt}))
     atomic_write(path, b"\n".join(lines) + b"\n", parents=True)
     if context.dead_letter_stream is not None and (
         missed := context.dead_letter_stream.publish(lines)
@@ -159,15 +159,6 @@ def _name_of(rows: pa.Table, context: SinkContext) -> str:
     name = f"{position}-{offsets[0]:020d}-{offsets[-1]:020d}"
     has_gap = any(after - before != 1 for before, after in pairwise(offsets))
     return f"{name}.{digest_of(offsets)}" if has_gap else name
-
-
-def _why(reason: Reason) -> dict[str, Any]:
-    return {
-        "code": reason.code,
-        "status": reason.status,
-        "reason": reason.text,
-        "attempt": reason.attempt,
-    }
 
 
 def _rows(rows: pa.Table, context: SinkContext) -> Iterator[dict[str, Any]]:

@@ -9,7 +9,6 @@ has made says in its Parquet metadata, under `penstock.spans`, which records it 
     {"owner": "", "spans": [["logs", "5f2c19aa", 0, 0, 339], …]}     stream, id, partition, offsets
 """
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -157,21 +156,6 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 def _place(span: Span) -> tuple[str, str, int]:
     return span.stream, span.stream_id, span.partition
-
-
-def digest_of_names(names: Iterable[str]) -> str:
-    """Return the id of a plan whose sources have these names."""
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:32]
-
-
-def compacted_path(directory: str, plan: str) -> str:
-    """Return the final path of a plan's merged file."""
-    return f"{directory}/{COMPACTED}{plan}.parquet"
-
-
-def hidden_path(directory: str, plan: str) -> str:
-    """Return the path of a merged file before it is shown; no glob for `.parquet` finds it."""
-    return f"{HIDDEN}/{directory}/{plan}.merged"
 
 
 def values_of(directory: str) -> dict[str, str]:

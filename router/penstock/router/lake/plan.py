@@ -21,20 +21,14 @@ The one bound is `keep_s`. No call of a compactor is done so long after it was l
 the lease, and no sink publishes so long after it looked at the plans.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal, Self
 
-from penstock.router.lake.layout import (
-    LakeFile,
-    Source,
-    compacted_path,
-    digest_of_names,
-    end_of,
-    hidden_path,
-)
+from penstock.router.lake.layout import COMPACTED, HIDDEN, LakeFile, Source, end_of
 
 SOURCES_MAX: Final = 2000
 """Files that one plan merges."""
@@ -66,8 +60,9 @@ class Plan:
     def of(cls, directory: str, sources: Iterable[LakeFile], *, merges: bool) -> Self:
         """A new one."""
         chosen = tuple(sorted(sources, key=lambda it: it.path))
-        told = (f"{it.path} {it.size} {it.modified_ns}" for it in chosen)
-        return cls(digest_of_names(told), directory, chosen, merges)
+        told = "\n".join(f"{it.path} {it.size} {it.modified_ns}" for it in chosen)
+        plan_id = hashlib.sha256(told.encode()).hexdigest()[:32]
+        return cls(plan_id, directory, chosen, merges)
 
     @property
     def paths(self) -> list[str]:
@@ -76,12 +71,15 @@ class Plan:
     @property
     def target(self) -> str | None:
         """Final path of the merged file; None: the plan only removes."""
-        return compacted_path(self.directory, self.id) if self.merges else None
+        return f"{self.directory}/{COMPACTED}{self.id}.parquet" if self.merges else None
 
     @property
     def hidden(self) -> str | None:
-        """Path of the merged file before it is shown; None: the plan only removes."""
-        return hidden_path(self.directory, self.id) if self.merges else None
+        """Path of the merged file before it is shown; None: the plan only removes.
+
+        No glob for `.parquet` finds it.
+        """
+        return f"{HIDDEN}/{self.directory}/{self.id}.merged" if self.merges else None
 
 
 Decision = Literal["merged", "cancelled"]

@@ -43,10 +43,6 @@ class Retention(Settings):
 
     max_age_days: Annotated[float, Field(gt=0, le=36_500, allow_inf_nan=False)]
 
-    @property
-    def max_age_s(self) -> float:
-        return self.max_age_days * 86_400
-
 
 class LakeFileSettings(Settings):
     """Settings of a sink that writes Parquet files."""
@@ -92,7 +88,7 @@ class LakeFileSettings(Settings):
     @property
     def max_age_s(self) -> float | None:
         """Maximum age of partitions in seconds; None: unlimited."""
-        return None if self.retention is None else self.retention.max_age_s
+        return None if self.retention is None else self.retention.max_age_days * 86_400
 
     def policy(self, *, merges: bool) -> Policy:
         """The settings as compaction has them."""

@@ -281,7 +281,8 @@ def bounded_run(
         state = LogState({}, {})
         if needs_log:
             tell(f"looks for {', '.join(config.streams)} in logd at {config.logd} …")
-            state = _state(config, clock)
+            with _reading(config, clock) as reading:
+                state = first_state(config, reading)
         tell("starts Spark, which takes some seconds …")
         work = Path(stack.enter_context(TemporaryDirectory(prefix="penstock-router-")))
         session = Session.start(config.job, config.session, work)
@@ -327,8 +328,3 @@ def _reading(config: JobConfig, clock: BlockingClock) -> LogdReader:
         clock=clock,
         access=config.source.access(),
     )
-
-
-def _state(config: JobConfig, clock: BlockingClock) -> LogState:
-    with _reading(config, clock) as reading:
-        return first_state(config, reading)

@@ -373,7 +373,8 @@ class DeltaFiles(LakeFiles):
         return [self._written(*group) for group in by_values(rows, self.partition_by)]
 
     def _written(self, values: Mapping[str, Any], rows: pa.Table) -> DeltaFile:
-        partition = {name: _in_log(value) for name, value in values.items()}
+        # As the log of a table has them: ours are strings and dates.
+        partition = {name: None if it is None else str(it) for name, it in values.items()}
         directory = "/".join(f"{name}={value}" for name, value in partition.items())
         if any(it is None or not _PLAIN.fullmatch(it) for it in partition.values()):
             directory = ""  # the log has the values; a path would have to be escaped twice
@@ -406,11 +407,6 @@ def _store(uri: str, options: Mapping[str, str]) -> Any:
             return self._handler.open_output_stream(path, metadata)
 
     return Store(uri, dict(options))
-
-
-def _in_log(value: Any) -> str | None:
-    """A partition's value as the log of a table has it; ours are strings and dates."""
-    return None if value is None else str(value)
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:

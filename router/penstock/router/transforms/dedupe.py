@@ -19,7 +19,7 @@ and to. What comes again, or in a stream's order before what is noted, takes the
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -248,7 +248,7 @@ class Seen:
     def _load(self, batch: int) -> None:
         """Know what the batches before this one saw, and nothing else."""
         self._times, self._files = {}, {}
-        for number in self._numbers():
+        for number in sorted(int(path.stem) for path in self._directory.glob("*.arrow")):
             if number >= batch:
                 self._path(number).unlink()
                 continue
@@ -274,9 +274,6 @@ class Seen:
             for name in names.to_pylist():
                 del self._times[name]
             self.forgotten += above
-
-    def _numbers(self) -> Iterator[int]:
-        return iter(sorted(int(path.stem) for path in self._directory.glob("*.arrow")))
 
     def _path(self, batch: int) -> Path:
         return self._directory / f"{batch:020d}.arrow"

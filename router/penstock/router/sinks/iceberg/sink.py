@@ -211,7 +211,9 @@ class IcebergTable(LakeTable):
     def committed_offset(self, sink_partition: SinkPartition, first: int) -> int | None:
         for committed_offsets in self._noted():
             if committed_offsets is None:
-                return self._committed_by_rows(sink_partition, first)
+                # Nearly all files end before `first`, and their statistics say so.
+                scanned = self._scan(sink_partition, first, 2**63 - 1)
+                return end_of(scanned.to_arrow_batch_reader())
             if sink_partition.key in committed_offsets:
                 return committed_offsets[sink_partition.key]
         return None
@@ -232,13 +234,6 @@ class IcebergTable(LakeTable):
             snapshot = known.get(parent)
             if snapshot is None and not first:
                 yield None
-
-    def _committed_by_rows(self, sink_partition: SinkPartition, first: int) -> int | None:
-        """Return the offset after the last row from `first` on; None: there is none.
-
-        Nearly all files end before `first`, and their statistics say so.
-        """
-        return end_of(self._scan(sink_partition, first, 2**63 - 1).to_arrow_batch_reader())
 
     @override
     def offsets(self, sink_partition: SinkPartition, first: int, last: int) -> pa.Array:
@@ -290,7 +285,7 @@ class IcebergTable(LakeTable):
             metadata.table_uuid,
             metadata.current_schema_id,
             metadata.default_spec_id,
-            _as_written(schema),
+            pa.schema([(it.name, _small(it.type)) for it in schema]),
             self._table.io,
             # Its history, of which there is much after a while, is nothing to a task.
             metadata.model_copy(
@@ -383,12 +378,8 @@ class IcebergFiles(LakeFiles):
         )
 
 
-def _as_written(schema: pa.Schema) -> pa.Schema:
-    """The types that a table's columns have before they are written: the library says `large`."""
-    return pa.schema([(it.name, _small(it.type)) for it in schema])
-
-
 def _small(kind: pa.DataType) -> pa.DataType:
+    """The type that a column has before it is written: the library says `large`."""
     types = pa.types
     if types.is_large_string(kind):
         return pa.string()
