@@ -21,12 +21,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from penstock.router.columns.json_objects import write_json, write_sorted
+from penstock.router.delivery.batch_names import in_log_order
 from penstock.router.sinks import make_sink
 from penstock.router.sinks.bigquery.sink import encoded
 from penstock.router.sinks.google_cloud_logging import payload_of, severity_of
 from penstock.router.sinks.http.encode import ANSWERS_MAX, LENGTH_MAX, cached
 from penstock.router.sinks.http.protobuf import field_bytes, field_size, field_varint
-from penstock.router.sinks.http.request_sink import in_log_order
 from penstock.router.sinks.loki import fit_name
 from penstock.router.sinks.registry import sink_kind
 from penstock.specs.formats.ecs import time_text

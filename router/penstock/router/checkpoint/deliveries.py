@@ -24,9 +24,6 @@ from penstock.router.read.offsets import Offsets, StreamPartition, reading_begin
 DELIVERIES: Final = "deliveries.ndjson"
 """Name of the journal in a sink's directory."""
 
-BATCHES_MAX: Final = 100_000
-"""Lines that are kept, as of the journal of batches."""
-
 BYTES_MAX: Final = 32 * 1024 * 1024
 """Approximate maximum bytes of the journal."""
 
@@ -67,7 +64,7 @@ class DeliveryJournal:
                 stream_id = planned.stream_ids.get(at.stream, "")
                 ranges.append([at.stream, stream_id, at.partition, begin, end])
         if self._lines is None:
-            self._lines = KeptLines(self._path, max_lines=BATCHES_MAX, max_bytes=BYTES_MAX)
+            self._lines = KeptLines(self._path, max_bytes=BYTES_MAX)
         document = {"batch": batch, "time_ns": time_ns, "routing": self._routing, "ranges": ranges}
         self._lines.add(json.dumps(document, separators=(",", ":")))
 

@@ -21,16 +21,20 @@ from penstock.base.files import atomic_write
 from penstock.router.errors import BadOptionError
 from penstock.router.read.offsets import Offsets, StreamPartition, offsets_from_json
 
+BATCHES_MAX: Final = 100_000
+"""Lines that are kept; the older ones make room, half of them at a time."""
+
 
 class KeptLines:
     """The file. What a crash, or a full disk, leaves of a line is no part of the next one.
 
     Args:
-        max_lines: Lines that are kept; the older ones make room, half of them at a time.
         max_bytes: Approximate maximum bytes; None: unlimited.
     """
 
-    def __init__(self, path: Path, *, max_lines: int, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, path: Path, *, max_lines: int = BATCHES_MAX, max_bytes: int | None = None
+    ) -> None:
         self._path = path
         self._max_lines = max_lines
         self._max_bytes = max_bytes
@@ -84,10 +88,6 @@ class KeptLines:
 
 JOURNAL: Final = "batches.ndjson"
 """Name of the journal in a sink's directory."""
-
-BATCHES_MAX: Final = 100_000
-"""Lines that are kept; the older ones make room, half of them at a time."""
-
 
 Cuts = Mapping[StreamPartition, tuple[int, ...]]
 """Offsets at which tasks began in the middle of a batch, by partition."""

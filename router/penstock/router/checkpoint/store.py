@@ -47,19 +47,15 @@ def open_store(config: S3Store | HdfsStore) -> Objects:
         ConfigError: A library is missing, or the settings cannot be used.
     """
     try:
-        return _opened(config)
+        if config.type == "s3":
+            from penstock.router.checkpoint.s3 import S3Objects
+
+            return S3Objects(config)
+        from penstock.router.checkpoint.hdfs import HdfsObjects
+        from penstock.router.hdfs import Hdfs
+
+        shortest_s = min(config.hdfs.timeout_s, config.answer_s)
+        settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
+        return HdfsObjects(Hdfs(config.url, location="checkpoint_store.url", settings=settings))
     except MissingLibraryError as error:
         raise WrongKeyError(f"checkpoint_store: {error.reason}", fix=error.fix) from error
-
-
-def _opened(config: S3Store | HdfsStore) -> Objects:
-    if config.type == "s3":
-        from penstock.router.checkpoint.s3 import S3Objects
-
-        return S3Objects(config)
-    from penstock.router.checkpoint.hdfs import HdfsObjects
-    from penstock.router.hdfs import Hdfs
-
-    shortest_s = min(config.hdfs.timeout_s, config.answer_s)
-    settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
-    return HdfsObjects(Hdfs(config.url, location="checkpoint_store.url", settings=settings))

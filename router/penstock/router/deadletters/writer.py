@@ -26,11 +26,11 @@ from penstock.base.clock import text_now
 from penstock.base.files import atomic_write
 from penstock.router.columns.run_length import runs
 from penstock.router.columns.schema import MARKS
+from penstock.router.delivery.batch_names import POSITION
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks.sink import SinkContext
 
-_POSITION: Final = ["stream", "partition", "offset"]
-_WANTED: Final = (*_POSITION, "subject", "timestamp_ns", "key", "value")
+_WANTED: Final = (*POSITION, "subject", "timestamp_ns", "key", "value")
 MALFORMED: Final = "malformed"
 """The code of rows that are no records."""
 
@@ -100,12 +100,12 @@ def send_each_to_dlq(
     Raises:
         StoppedError: The sink is to stop and not all files are written; the rows come again.
     """
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in _POSITION])
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in POSITION])
     rows, reasons = rows.take(order), [reasons[number] for number in order.to_pylist()]
     originals = context.originals.of(rows)
     sizes = pc.fill_null(pc.binary_length(originals.column("value")), 0).to_pylist()
     paths: list[Path] = []
-    for first, end in runs(rows, _POSITION[:2]):
+    for first, end in runs(rows, POSITION[:2]):
         begin = first
         while begin < end:
             if paths:
@@ -153,7 +153,7 @@ def as_line(dead_letter: Mapping[str, Any]) -> bytes:
 
 def _name_of(rows: pa.Table, context: SinkContext) -> str:
     """Return the file's name, which no other rows have: see the module's docstring."""
-    first = rows.select(_POSITION).slice(0, 1).to_pylist()[0]
+    first = rows.select(POSITION).slice(0, 1).to_pylist()[0]
     offsets = rows.column("offset").to_pylist()
     position = context.position_tag(first["stream"], first["partition"], offsets[0])
     name = f"{position}-{offsets[0]:020d}-{offsets[-1]:020d}"

@@ -4,10 +4,15 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.router.read.offsets import Generations, StreamPartition, generation_at
+
+POSITION: Final = ("stream", "partition", "offset")
+"""The columns of a row's position."""
 
 RowPosition = tuple[str, int, int]
 """Stream, partition and offset of a row."""
@@ -15,8 +20,14 @@ RowPosition = tuple[str, int, int]
 
 def positions_of(rows: pa.Table) -> list[RowPosition]:
     """Return the position of each row."""
-    columns = (rows.column(name).to_pylist() for name in ("stream", "partition", "offset"))
+    columns = (rows.column(name).to_pylist() for name in POSITION)
     return list(zip(*columns, strict=True))
+
+
+def in_log_order(rows: pa.Table) -> pa.Table:
+    """Rows by stream, partition and offset, so that a batch that comes again is the same."""
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in POSITION])
+    return rows.take(order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ from penstock.router.columns.json_objects import read_object
 from penstock.router.columns.passthrough import Unpacking, lost_of, unpack_for_each, whole_values
 from penstock.router.columns.schema import MARKS, RAW_KIND
 from penstock.router.deadletters.writer import MALFORMED_COLUMNS
-from penstock.router.delivery.batch_names import positions_of
+from penstock.router.delivery.batch_names import in_log_order, positions_of
 from penstock.router.read.offsets import StreamPartition
 from penstock.router.sinks.http.encode import time_problem
 from penstock.router.sinks.sink import Originals, Writer, WriteResult
 from penstock.router.transforms import Chain
-from penstock.router.transforms.chain import Followed, Transformed, in_log_order
+from penstock.router.transforms.chain import Followed, Transformed
 from penstock.router.transforms.sql import SQL_COLUMN
 
 ROUTE_COLUMN = "_route"

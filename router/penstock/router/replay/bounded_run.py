@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +23,7 @@ from penstock.router.columns.passthrough import repeated_row
 from penstock.router.columns.schema import view
 from penstock.router.deadletters.files import DeadLetter, as_rows
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
-from penstock.router.delivery.batch_names import positions_of
+from penstock.router.delivery.batch_names import POSITION, positions_of
 from penstock.router.errors import RepeatedRowError, StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.batch_writer import BatchWriter
@@ -128,7 +128,7 @@ class BoundedRun:
         self._require_room(table)
 
         def rows_to(sink: str, columns: Sequence[str]) -> pa.Table:
-            wanted = [*columns, *(name for name in _POSITION if name not in columns)]
+            wanted = [*columns, *(name for name in POSITION if name not in columns)]
             with self._in_heap(table.nbytes):
                 frame = self.session.spark.createDataFrame(table, struct)
                 rows = collect(steps_to(sink, self.config, wanted)(frame))
@@ -302,9 +302,6 @@ def _take(home: CheckpointManager, config: JobConfig, clock: BlockingClock) -> N
     deadline_ns = clock.monotonic_ns() + round((2 * lease_s + config.connect_timeout_s) * 1e9)
     if not home.open(lambda: clock.monotonic_ns() > deadline_ns):
         raise UnavailableError(home.problem or "checkpoint_store is in use", fix="stop that job")
-
-
-_POSITION: Final = ("stream", "partition", "offset")
 
 
 def collect(frame: DataFrame) -> pa.Table:

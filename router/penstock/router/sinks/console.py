@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from penstock.base.files import atomic_write
 from penstock.base.pluralize import pluralize
+from penstock.router.delivery.batch_names import POSITION
 from penstock.router.job.settings import SinkConfig
 from penstock.router.sinks.sink import Guarantee, Replay, Sink, SinkContext
 
@@ -94,7 +95,7 @@ class Console(Sink):
     def _not_counted(self, rows: pa.Table) -> tuple[pa.Table, dict[str, int]]:
         """The rows that no earlier batch counted, and the positions after them."""
         upto = dict(self._next)
-        parts = rows.select(["stream", "partition", "offset"]).group_by(["stream", "partition"])
+        parts = rows.select(POSITION).group_by(["stream", "partition"])
         kept = []
         for part in parts.aggregate([("offset", "min")]).to_pylist():
             stream, partition = part["stream"], part["partition"]

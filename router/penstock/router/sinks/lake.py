@@ -34,7 +34,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.columns.run_length import runs
-from penstock.router.delivery.batch_names import BatchNames, positions_of
+from penstock.router.delivery.batch_names import POSITION, BatchNames, in_log_order, positions_of
 from penstock.router.delivery.result import DeliveryResult, Fault, Paused, Success, TooLarge
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.read.fetch import warn
@@ -46,7 +46,6 @@ from penstock.router.sinks.http.request_sink import (
     RequestSink,
     Row,
     cut,
-    in_log_order,
 )
 from penstock.router.sinks.http.settings import RequestBatch, RequestSettings
 from penstock.router.sinks.sink import (
@@ -350,7 +349,7 @@ class LakeSink(RequestSink, TaskSink):
         """Cut the rows into as few requests as `batch` allows, across partitions of the log."""
         context = self.context
         self._rows = lake_rows(rows, context, f"{context.job}.{context.sink}")
-        whole = rows.select(["stream", "partition", "offset"]).to_pylist()
+        whole = rows.select(POSITION).to_pylist()
         sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0).to_pylist()
         items = list(enumerate(Item(None, size) for size in sizes))
         chunks = cut(items, self._config.batch, self.empty_size)

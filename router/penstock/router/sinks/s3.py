@@ -43,6 +43,7 @@ from typing_extensions import override
 
 from penstock.base.files import atomic_write
 from penstock.router.checkpoint.settings import S3Store
+from penstock.router.delivery.batch_names import POSITION
 from penstock.router.delivery.classify import HttpResponse
 from penstock.router.delivery.result import (
     DeliveryResult,
@@ -284,7 +285,7 @@ class S3(HttpTaskSink):
     def to_requests(self, rows: pa.Table) -> tuple[list[Request], list[Faulty]]:
         """One request for each place; `batch` cuts those of more records or bytes of values."""
         self._rows = rows
-        whole = rows.select(["stream", "partition", "offset"]).to_pylist()
+        whole = rows.select(POSITION).to_pylist()
         positions = pa.array(range(rows.num_rows), pa.int64())
         requests = []
         earlier = self._earlier()
@@ -322,7 +323,7 @@ class S3(HttpTaskSink):
         if not part.num_rows:
             return part
         ends = [part.slice(at, 1) for at in (0, part.num_rows - 1)]
-        first, last = (it.select(["stream", "partition", "offset"]).to_pylist()[0] for it in ends)
+        first, last = (it.select(POSITION).to_pylist()[0] for it in ends)
         tag = self._tag + self.context.position_tag(**first)
         path = f"{directory}/{tag}-{first['offset']:020d}-{last['offset']:020d}.parquet"
         merged.cancel_plans([path])
@@ -379,7 +380,7 @@ class S3(HttpTaskSink):
         """The rows without those that an earlier attempt put, where its objects stay."""
         if not self.context.shortened:
             return part
-        first = part.select(["stream", "partition", "offset"]).slice(0, 1).to_pylist()[0]
+        first = part.select(POSITION).slice(0, 1).to_pylist()[0]
         place = self.context.position_tag(**first)
         if place not in self.context.shortened:
             return part

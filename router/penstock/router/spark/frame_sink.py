@@ -48,12 +48,12 @@ from penstock.router.columns.projection import Projection, Projector
 from penstock.router.columns.schema import MARKS, view
 from penstock.router.columns.spec_versions import SpecVersions, known_versions
 from penstock.router.deadletters.writer import MALFORMED_COLUMNS, send_malformed_to_dlq
+from penstock.router.delivery.batch_names import in_log_order
 from penstock.router.errors import BadOptionError, RouterError, StoppedError
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.sinks.registry import AnySinkConfig, open_sink
 from penstock.router.sinks.sink import Sink, SinkContext
 from penstock.router.telemetry import Meter
-from penstock.router.transforms.chain import in_log_order
 
 NAME: Final = "penstock"
 

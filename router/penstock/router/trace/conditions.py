@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody writes it
 from penstock.router.checkpoint.deliveries import RecordPosition
 from penstock.router.columns.pushdown import columns_in
 from penstock.router.columns.schema import view
+from penstock.router.delivery.batch_names import POSITION
 from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import ROUTE_COLUMN
 from penstock.router.job.routes import check_condition, routable, route_number
@@ -23,7 +24,6 @@ from penstock.router.read.offsets import StreamPartition
 from penstock.router.spark.sql_steps import statements_to, with_statements
 from penstock.router.transforms.sql import SQL_COLUMN, Select
 
-_POSITION: Final = ("stream", "partition", "offset")
 _CLOCK: Final = re.compile(
     r"\b(current_(?:date|time|timestamp)|now|localtimestamp|curdate|unix_timestamp)\b",
     re.IGNORECASE,
@@ -63,7 +63,7 @@ def routing_of(
         (F.lit(True) if it.where is None else F.expr(it.where)).alias(f"r{at}")
         for at, it in enumerate(job.routes)
     ]
-    frame = routable(job, _frame(spark, rows)).select(*_POSITION, *numbers, *conditions)
+    frame = routable(job, _frame(spark, rows)).select(*POSITION, *numbers, *conditions)
     found = {}
     for row in frame.collect():
         routes = {
@@ -82,7 +82,7 @@ def _set_by(
 ) -> dict[RecordPosition, str | None]:
     """What SELECTs on the way to a sink set, of the records that they let pass."""
     numbered = routable(job, rows).withColumn(ROUTE_COLUMN, route_number(job, sink))
-    said = with_statements(numbered, job, statements).select(*_POSITION, ROUTE_COLUMN, SQL_COLUMN)
+    said = with_statements(numbered, job, statements).select(*POSITION, ROUTE_COLUMN, SQL_COLUMN)
     return {
         _position(row): row[SQL_COLUMN] for row in said.collect() if row[ROUTE_COLUMN] is not None
     }
@@ -109,7 +109,7 @@ def matching(spark: SparkSession, where: str, rows: pa.Table) -> set[RecordPosit
     """
     frame = _frame(spark, rows)
     check_condition(where, frame, "where")
-    return {_position(row) for row in frame.where(where).select(*_POSITION).collect()}
+    return {_position(row) for row in frame.where(where).select(*POSITION).collect()}
 
 
 def columns_of_condition(spark: SparkSession, where: str) -> tuple[str, ...]:

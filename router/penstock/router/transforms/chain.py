@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.router.columns.json_objects import is_deep, read_object, write_json
 from penstock.router.delivery.batch_names import RowPosition, positions_of
@@ -325,9 +324,3 @@ def _covers(gone: Field, wanted: Field) -> bool:
     if gone.path in (wanted.path, wanted.path[:1]):
         return True
     return len(wanted.path) == 2 and gone.path[0] == wanted.path[0] and gone.matches(wanted.path[1])
-
-
-def in_log_order(table: pa.Table) -> pa.Table:
-    """Rows by stream, partition and offset, so that a batch that comes again is the same."""
-    keys = [(name, "ascending") for name in ("stream", "partition", "offset")]
-    return table.take(pc.sort_indices(table, sort_keys=keys))

@@ -37,9 +37,6 @@ from penstock.service import ConfigError
 NOTES: Final = "left_out.ndjson"
 """Name of the notes in the directory of a route's `dedupe`."""
 
-BATCHES_MAX: Final = 100_000
-"""Lines that are kept, as of the journal of batches."""
-
 BYTES_MAX: Final = 64 * 1024 * 1024
 """Approximate maximum bytes of the journal; a batch with every second row left out has 600 KB."""
 
@@ -112,7 +109,7 @@ class LeftOut:
             return
         line = json.dumps([[*at, rows[0], rows[-1], runs] for at, (rows, runs) in found.items()])
         if self._lines is None:
-            self._lines = KeptLines(self._path, max_lines=BATCHES_MAX, max_bytes=self._max_bytes)
+            self._lines = KeptLines(self._path, max_bytes=self._max_bytes)
         if line != self._lines.last:
             self._lines.add(line)
 
@@ -132,7 +129,7 @@ class LeftOut:
 
     def _load(self) -> dict[StreamIdPartition, Decided]:
         found: dict[StreamIdPartition, Decided] = {}
-        for line in KeptLines(self._path, max_lines=BATCHES_MAX).load():
+        for line in KeptLines(self._path).load():
             try:
                 parts: list[Any] = json.loads(line)
             except ValueError:  # torn by a crash; the batch is not known then

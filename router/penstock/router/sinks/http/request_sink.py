@@ -18,10 +18,10 @@ from operator import itemgetter
 from typing import Any, ClassVar, Final, NamedTuple, assert_never
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from typing_extensions import override
 
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
+from penstock.router.delivery.batch_names import POSITION, in_log_order
 from penstock.router.delivery.breaker import Breaker, Circuit
 from penstock.router.delivery.classify import HttpResponse, Meaning, classify_response
 from penstock.router.delivery.core import (
@@ -302,7 +302,7 @@ class RequestSink(Sink):
         if len(part.records) == len(whole.items):
             return whole
         indices = tuple(whole.rows[it] for it in part.records)
-        ends = rows.select(["stream", "partition", "offset"]).take([indices[0], indices[-1]])
+        ends = rows.select(POSITION).take([indices[0], indices[-1]])
         first, last = ends.to_pylist()
         items = tuple(whole.items[it] for it in part.records)
         key = self._key(first, last)
@@ -313,12 +313,6 @@ class RequestSink(Sink):
         if refused:
             reasons = [Reason(it.code, it.reason, it.status, attempt) for _, it, attempt in refused]
             send_each_to_dlq(rows.take([row for row, _, _ in refused]), reasons, self.context)
-
-
-def in_log_order(rows: pa.Table) -> pa.Table:
-    """Rows by stream, partition and offset."""
-    order = [("stream", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
-    return rows.take(pc.sort_indices(rows, sort_keys=order))
 
 
 def cut(

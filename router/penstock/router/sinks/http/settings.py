@@ -8,6 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import BaseModel, Field, HttpUrl, SecretStr, model_validator
 from typing_extensions import override
 
+from penstock.base.http.client import client_tls
 from penstock.router.delivery.breaker import BreakerLimits
 from penstock.router.delivery.core import Policy
 from penstock.router.job.settings import Batch, Retry, Seconds, Settings, SinkConfig
@@ -87,10 +88,7 @@ class Tls(Settings):
         Raises:
             OSError: A file cannot be read, or is of another kind.
         """
-        made = ssl.create_default_context(cafile=self.ca_file)
-        if self.cert_file is not None:
-            made.load_cert_chain(self.cert_file, self.key_file)
-        return made
+        return client_tls(self.ca_file, self.cert_file, self.key_file)
 
 
 class HttpSettings(RequestSettings):

@@ -29,7 +29,7 @@ from pyspark import TaskContext
 from typing_extensions import override
 
 from penstock.base.clock import BlockingClock, SystemClock
-from penstock.router.delivery.batch_names import BatchNames
+from penstock.router.delivery.batch_names import BatchNames, in_log_order
 from penstock.router.delivery.result import (
     Accepted,
     DeliveryResult,
@@ -45,7 +45,6 @@ from penstock.router.sinks.http.request_sink import (
     HttpRequestSink,
     Request,
     RequestSink,
-    in_log_order,
 )
 from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
 from penstock.router.sinks.sink import GatheringWriter, SinkContext, TaskSink, WriteResult

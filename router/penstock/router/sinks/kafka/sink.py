@@ -36,6 +36,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 from typing_extensions import override
 
+from penstock.router.delivery.batch_names import POSITION
 from penstock.router.delivery.result import (
     DeliveryResult,
     Fault,
@@ -308,7 +309,7 @@ class Kafka(TaskRequestSink):
     def _offsets_of(self, rows: pa.Table) -> dict[str, "array[int]"]:
         """The offsets of each partition, in order."""
         found: dict[str, list[int]] = {}
-        for row in rows.select(["stream", "partition", "offset"]).to_pylist():
+        for row in rows.select(POSITION).to_pylist():
             found.setdefault(self._partition_key(row), []).append(row["offset"])
         return {
             partition_key: array("q", sorted(offsets)) for partition_key, offsets in found.items()
