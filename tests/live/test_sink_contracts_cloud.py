@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from penstock.base.clock import SystemClock
 from penstock.router.delivery.result import Retryable
-from penstock.router.sinks.bigquery.client import Appended, Connection, TroubleError
-from penstock.router.sinks.bigquery.sink import BigQuerySink, encoded
+from penstock.router.sinks.bigquery.client import Appended, Connection
+from penstock.router.sinks.bigquery.sink import BigQuerySink, TroubleError, encoded
 from penstock.router.sinks.google_cloud_logging import entry_errors
 from penstock.router.sinks.http.google_credentials import GoogleToken
 from penstock.specs.formats.ecs import time_text
