@@ -11,15 +11,11 @@ settled here:
   connections and is silent. Its tries are limited by its own configuration; each call has at most
   `timeout_s` besides, on its own thread. A call that is given up may still be done later: so
   no two attempts share a dot-name.
-- Its errors are texts. They become `ConfigError` where somebody must change something, and else
-  `UnavailableError`.
+- Its errors are texts, mostly in the form that Rust prints; where the namenode refused, that is
+  `RPCError`, with the class of Java's exception, its words and its stack. They become `ConfigError`
+  where somebody must change something, and else `UnavailableError`.
 
 The user is Kerberos' principal; without Kerberos that of the process, or `HADOOP_USER_NAME`.
-
-What HDFS says when it does not do something, for the operator.
-
-The library's errors are texts, mostly in the form that Rust prints. Where the namenode refused,
-that is `RPCError`, with the class of Java's exception, its words and its stack.
 """
 
 import io

@@ -1,20 +1,18 @@
 """Leaving out records whose id was there before; the ids, and what was left out, are kept on disk.
 
     STATE_DIR/dedupe.ROUTE/00000000000000000042.arrow   the ids that batch 42 saw first, with times
+    SINK/dedupe.ROUTE/left_out.ndjson   [["logs", "5f2c…", 0, 100, 199, [104, 104, 150, 162]]]
 
 Times are those of the log, so that they only ever tell how far the log has come. Before a batch,
 the files of earlier batches are what is known; so a batch that comes again is decided as it was the
 first time. Ids that are older than the window, and the oldest ones above the bound, are forgotten
-between batches, never within one. What is left out is noted (`left_out`), for replays of a range:
-these leave out the same, though they do not know all that came before.
+between batches, never within one.
 
-What `dedupe` left out of each batch, so that a replay of a range leaves out the same.
-
-    SINK/dedupe.ROUTE/left_out.ndjson   [["logs", "5f2c…", 0, 100, 199, [104, 104, 150, 162]]]
-
-A line is a batch: for each partition the stream, its id (`SinkContext.stream_id`), its number, the
-first and the last offset of the rows that were decided, and runs of those that were left out, from
-and to. What comes again, or in a stream's order before what is noted, takes the place of that.
+What is left out is noted, so that a replay of a range leaves out the same, though it does not know
+all that came before. A line of `left_out.ndjson` is a batch: for each partition the stream, its id
+(`SinkContext.stream_id`), its number, the first and the last offset of the rows that were decided,
+and runs of those that were left out, from and to. What comes again, or in a stream's order before
+what is noted, takes the place of that.
 """
 
 import json
