@@ -512,13 +512,17 @@ def option_lines(model: type[BaseModel]) -> Iterator[str]:
     """Return a model's purpose under its `type`, then a line for each key and nested key."""
     schema = model.model_json_schema()
     yield f"{schema['properties']['type']['const']}: {schema['description']}"
-    yield from _keys(schema, schema, "")
+    yield from _keys(schema, schema, "", {})
 
 
-def _keys(node: dict[str, Any], schema: dict[str, Any], prefix: str) -> Iterator[str]:
-    for key, facts in node["properties"].items():
+def _keys(
+    node: dict[str, Any], schema: dict[str, Any], prefix: str, defaults: Mapping[str, Any]
+) -> Iterator[str]:
+    """Lines for the keys of a section; `defaults` are those of its place, before its class's."""
+    for key, own in node["properties"].items():
         if prefix == "" and key == "type":
             continue
+        facts = own | ({"default": defaults[key]} if key in defaults else {})
         needed = key in node.get("required", ())
         default = "required" if needed else f"default {show_value(facts.get('default'), facts)}"
         more = facts.get("description", "")
@@ -526,7 +530,7 @@ def _keys(node: dict[str, Any], schema: dict[str, Any], prefix: str) -> Iterator
         yield f"{line}  {more}".rstrip()
         inner = next((s for s in _variants(facts, schema) if "properties" in s), None)
         if inner is not None:
-            yield from _keys(inner, schema, f"{prefix}{key}.")
+            yield from _keys(inner, schema, f"{prefix}{key}.", facts.get("default") or {})
 
 
 def _kind(facts: dict[str, Any], schema: dict[str, Any]) -> str:

@@ -208,9 +208,53 @@ def test_a_sinks_page_has_the_fixed_headings_and_a_configuration_that_is_one(
 ) -> None:
     text = (PAGES / "sinks" / f"{kind.name}.md").read_text()
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == HEADINGS
+    assert kind.config.model_validate(_minimal(kind.name)).type == kind.name
+
+
+def _minimal(name: str) -> dict[str, Any]:
+    """The settings that a sink's page shows."""
+    text = (PAGES / "sinks" / f"{name}.md").read_text()
     shown = text.partition("```yaml\n")[2].partition("```")[0]
-    settings = yaml.safe_load(shown)["sinks"]["it"]
-    assert kind.config.model_validate(settings).type == kind.name
+    settings: dict[str, Any] = yaml.safe_load(shown)["sinks"]["it"]
+    return settings
+
+
+def _default_sections(kind: registry.SinkKind) -> dict[str, BaseModel]:
+    """The sections that a sink has when none of them is given."""
+    minimal = _minimal(kind.name)
+    return {
+        name: section
+        for name, section in kind.config.model_validate(minimal)
+        if isinstance(section, BaseModel) and name not in minimal
+    }
+
+
+@pytest.mark.parametrize("kind", [*registry.sink_kinds()], ids=lambda kind: kind.name)
+def test_a_section_that_is_given_in_part_keeps_the_sinks_other_defaults(
+    kind: registry.SinkKind,
+) -> None:
+    defaults = _default_sections(kind)
+    assert "rate_limit" in defaults
+    for name, section in defaults.items():
+        for key, value in section.model_dump().items():
+            given = kind.config.model_validate(_minimal(kind.name) | {name: {key: value}})
+            assert getattr(given, name) == section, (name, key)
+
+
+@pytest.mark.parametrize("kind", [*registry.sink_kinds()], ids=lambda kind: kind.name)
+def test_the_command_and_the_page_show_the_defaults_that_hold(kind: registry.SinkKind) -> None:
+    said = f"\n{CliRunner().invoke(cli, ['sinks']).output}".partition(f"\n{kind.name}: ")[2]
+    own = re.split(r"\n\S", said, maxsplit=1)[0]
+    page = (PAGES / "sinks" / f"{kind.name}.md").read_text()
+    defaults = {
+        f"{name}.{key}": "none" if value is None else str(value)
+        for name, section in _default_sections(kind).items()
+        for key, value in section.model_dump(mode="json").items()
+    }
+    lines = re.findall(r"^    (\S+) .* default (\S+)", own, re.MULTILINE)
+    assert defaults.items() <= dict(lines).items()
+    rows = re.findall(r"^\| `(\S+)` \|.*\| `?([^|`]+?)`? \|[^|]*\|$", page, re.MULTILINE)
+    assert defaults.items() <= dict(rows).items()
 
 
 def test_a_sink_whose_library_is_not_installed_is_named(

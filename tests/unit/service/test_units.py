@@ -13,7 +13,7 @@ class Part(Quantities):
     request_bytes: int = 0
     records_per_s: float = 0
     timeout_s: float = 0
-    poll_ms: int = Field(default=0, ge=10)
+    poll_ms: int = Field(default=10, ge=10)
     name: str = ""
 
 
@@ -54,3 +54,36 @@ def test_a_quantity_may_have_a_unit(key: str, text: str, number: Any) -> None:
 def test_another_unit_is_refused(key: str, text: str, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         Whole.model_validate({"part": {key: text}})
+
+
+class Limits(Quantities):
+    part: Part = Part(bytes_max=5, timeout_s=6)
+    other: Part = Part()
+
+
+class Nested(Quantities):
+    limits: Limits = Limits(part=Part(bytes_max=7, poll_ms=80), other=Part(name="b"))
+    from_: Part = Field(default=Part(name="c"), alias="from")
+
+
+class Outermost(Quantities):
+    nested: Nested = Nested.model_validate({"from": {"name": "d"}})
+
+
+def test_a_section_that_is_given_in_part_keeps_the_defaults_of_the_one_that_it_stands_in() -> None:
+    given = Limits.model_validate({"part": {"timeout_s": "1s"}, "other": {"name": "a"}})
+    assert given == Limits(part=Part(bytes_max=5, timeout_s=1), other=Part(name="a"))
+    assert given.part.poll_ms == 10
+
+
+def test_sections_that_are_nested_keep_the_defaults_of_the_outermost() -> None:
+    given = Nested.model_validate({"limits": {"part": {"poll_ms": 90}}})
+    assert given.limits.part == Part(bytes_max=7, poll_ms=90)
+    assert given.limits.other == Part(name="b")
+    assert Nested.model_validate({"limits": {}}) == Nested()
+    assert Outermost.model_validate({"nested": {"limits": {}}}) == Outermost()
+
+
+def test_a_section_that_is_no_mapping_is_still_refused() -> None:
+    with pytest.raises(ValidationError, match="valid dictionary"):
+        Limits.model_validate({"part": None})
