@@ -257,6 +257,21 @@ def test_the_command_and_the_page_show_the_defaults_that_hold(kind: registry.Sin
     assert defaults.items() <= dict(rows).items()
 
 
+def test_iceberg_refuses_a_size_to_merge_files_to_for_its_library_merges_none(
+    tmp_path: Path,
+) -> None:
+    table = {"table": "a.b", "catalog": {"type": "rest"}}
+    keeps = {"maintenance": {"keep_hours": 1}}
+    load(tmp_path, sinks={"lake": {"type": "iceberg"} | table | keeps})
+    merges = {"maintenance": {"target_bytes": 1024 * 1024}}
+    load(tmp_path, sinks={"lake": {"type": "delta", "table": "/x"} | merges})
+    with pytest.raises(ConfigError) as told:
+        load(tmp_path, sinks={"lake": {"type": "iceberg"} | table | merges})
+    assert "sinks.lake.maintenance.target_bytes: there is no such key" in told.value.reason
+    assert "remove the key" in told.value.fix
+    assert told.value.fix.endswith("known keys here: interval_s, keep_hours")
+
+
 def test_a_sink_whose_library_is_not_installed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

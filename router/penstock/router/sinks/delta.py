@@ -91,12 +91,23 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
 
 
+class DeltaMaintenance(TableMaintenance):
+    """Settings of the table's maintenance, with the merging of small files.
+
+    Attributes:
+        target_bytes: Smaller files are merged.
+    """
+
+    target_bytes: Annotated[int, Field(ge=1024 * 1024, le=2**31)] = 128 * 1024 * 1024
+
+
 class DeltaSink(LakeSettings):
     """Rows in a table of Delta Lake."""
 
     type: Literal["delta"]
     table: Annotated[str, Field(pattern=r"^([a-z0-9]{2,10}://[^\s@?]+|[^:\s][^:]*)$")]
     storage: dict[str, Secret] = Field(default_factory=dict)
+    maintenance: DeltaMaintenance | None = None
 
     @property
     def uri(self) -> str:
@@ -200,6 +211,7 @@ class Delta(LakeSink):
 
     @override
     def tidy(self, settings: TableMaintenance) -> None:
+        assert isinstance(settings, DeltaMaintenance)
         try:
             table = self._library.DeltaTable(self._config.uri, storage_options=self._storage())
         except self._exceptions.TableNotFoundError:  # no batch came yet

@@ -70,12 +70,10 @@ class TableMaintenance(Settings):
 
     Attributes:
         keep_hours: Hours after which snapshots, and files that only they have, are removed.
-        target_bytes: Smaller files are merged, where the library can.
     """
 
     interval_s: Seconds = 3600.0
     keep_hours: Annotated[float, Field(ge=0, le=876_000, allow_inf_nan=False)] = 168.0
-    target_bytes: Annotated[int, Field(ge=1024 * 1024, le=2**31)] = 128 * 1024 * 1024
 
 
 class LakeSettings(RequestSettings):
