@@ -108,6 +108,13 @@ def size_page() -> dict[Path, str]:
     return {path: text}
 
 
+def beside_page() -> dict[Path, str]:
+    """The page on other tools, with the figures that are generated in it."""
+    path = ROOT / "docs" / "penstock-beside.md"
+    lines = page.beside(read_json(FIGURES), page.JETSTREAM)
+    return {path: _between(path.read_text(), "jetstream", lines)}
+
+
 def option_pages() -> dict[Path, str]:
     """The page of logd's configuration, with the options of a stream that are generated in it."""
     path = ROOT / "docs" / "logd" / "configuration.md"
@@ -413,7 +420,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write the files, or with `--check` name those that are not as they should be."""
     HOME.mkdir(exist_ok=True)
     files = {HOME / name: text for name, text in pages().items()}
-    files |= sink_pages() | option_pages() | collector_pages() | size_page()
+    files |= sink_pages() | option_pages() | collector_pages() | size_page() | beside_page()
     files[blocking_client.TARGET] = blocking_client.blocking(blocking_client.SOURCE.read_text())
     different = {path: text for path, text in files.items() if _read(path) != text}
     for path, text in different.items():

@@ -1,4 +1,4 @@
-"""Pages made of `docs/reference/figures.json`: every figure, and the table of `size-it.md`.
+"""Pages made of `docs/reference/figures.json`: every figure, and tables of other pages.
 
 `make bench ARGS="--json docs/reference/figures.json"` measures, `make reference` writes the pages.
 """
@@ -32,6 +32,20 @@ class Rule(NamedTuple):
     measured: str
     follows: str
     sources: tuple[Source, ...]
+
+
+class Beside(NamedTuple):
+    """A row of `penstock-beside.md`: a figure as a part of another system's.
+
+    Attributes:
+        measured: What is compared.
+        source: Where the figure stands.
+        other: Name of the other system.
+    """
+
+    measured: str
+    source: Source
+    other: str
 
 
 _INTRODUCTION: Final = (
@@ -151,13 +165,65 @@ ROUTER: Final = (
         ),
     ),
 )
+_ACKED: Final = "acked, {} in flight each"
+_ALWAYS: Final = "JetStream always"
+_DEFAULT: Final = "JetStream default"
+_ONE, _MANY, _EIGHT = (
+    _ACKED.format(it) for it in ("1 publisher, 1", "1 publisher, 1000", "8 publishers, 1000")
+)
+JETSTREAM: Final = (
+    Beside("rate, one node, one message in flight", Source("b", _ONE, _COMMIT), _ALWAYS),
+    Beside("the same, 1,000 in flight", Source("b", _MANY, _COMMIT), _ALWAYS),
+    Beside("the same, 8 publishers", Source("b", _EIGHT, _COMMIT), _ALWAYS),
+    Beside("rate, three nodes, one message in flight", Source("i", _ONE, _COMMIT), _ALWAYS),
+    Beside("the same, 1,000 in flight", Source("i", _MANY, _COMMIT), _ALWAYS),
+    Beside("the same, 8 publishers", Source("i", _EIGHT, _COMMIT), _ALWAYS),
+    Beside(
+        "rate, one node, batches, which are synced, of fast ingest, which is not",
+        Source("c", "batches, 1 producer", _COMMIT),
+        "JetStream fast ingest",
+    ),
+    Beside("time to an answer, p50, one node", Source("d", "256 B p50", _COMMIT), _ALWAYS),
+    Beside("the same, three nodes", Source("j", "256 B p50", _COMMIT), _ALWAYS),
+    Beside(
+        "rate, one node, `interval` beside the default, one message in flight",
+        Source("b", _ONE, "logd interval"),
+        _DEFAULT,
+    ),
+    Beside(
+        "the same, 8 publishers, 1,000 in flight", Source("b", _EIGHT, "logd interval"), _DEFAULT
+    ),
+    Beside(
+        "rate of one reader, frames, of an ordered consumer",
+        Source("f", "1 reader, records", "logd frames"),
+        "JetStream consumer",
+    ),
+    Beside(
+        "memory with one stream, with its nats-server",
+        Source("g", "1 stream, memory", _PAIR),
+        _DEFAULT,
+    ),
+    Beside(
+        "time to start with one stream", Source("g", "1 stream, time to start", _PAIR), _DEFAULT
+    ),
+)
+
+
+def beside(scenarios: Scenarios, wanted: Sequence[Beside]) -> list[str]:
+    """The rows of a table of `penstock-beside.md`."""
+    rows = ["| | median | lowest to highest |", "|---|---|---|"]
+    for row in wanted:
+        ratio = _system(scenarios, row.source)["ratios"][row.other]
+        median, low, high = (number_text(ratio[key]) for key in ("median", "low", "high"))
+        rows.append(f"| {row.measured} | {median} | {low} to {high} |")
+    return rows
 
 
 def rules(scenarios: Scenarios, wanted: Sequence[Rule]) -> list[str]:
     """The rows of a table of `size-it.md`."""
     rows = ["| measured | what follows |", "|---|---|"]
     for rule in wanted:
-        found = [number_text(_median(scenarios, source)) for source in rule.sources]
+        found = [number_text(_system(scenarios, source)["median"]) for source in rule.sources]
         rows.append(f"| {rule.measured.format(*found)} | {rule.follows} |")
     return rows
 
@@ -238,8 +304,9 @@ def _aim(case: Mapping[str, Any], aim: Mapping[str, Any]) -> str:
     )
 
 
-def _median(scenarios: Scenarios, source: Source) -> float:
+def _system(scenarios: Scenarios, source: Source) -> Mapping[str, Any]:
     for case in scenarios[source.letter]["cases"]:
         if case["case"] == source.case:
-            return float(case["systems"][source.system]["median"])
+            found: Mapping[str, Any] = case["systems"][source.system]
+            return found
     raise AssertionError(f"figures.json lacks {source}: run make bench with that scenario")
