@@ -26,7 +26,10 @@ TOOLS: Mapping[str, str] = {
     "lake": "Lakes of Parquet files: count and verify rows, merge small files.",
 }
 
-_MODULES: Mapping[str, str] = {"lake": "penstock.router.cli.lake"}
+_MODULES: Mapping[str, str] = {
+    "lake": "penstock.router.cli.lake",
+    "router": "penstock.router.cli.main",
+}
 """Module of a group's commands, where it is not `penstock.PART.cli`."""
 
 _EXTRAS: Mapping[str, str] = {"specs": "service", "lake": "router"}

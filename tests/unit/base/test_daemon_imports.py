@@ -1,11 +1,18 @@
-"""What a daemon imports at its start: each such module is memory that it keeps until it ends."""
+"""What a daemon imports at its start, and a command for its help.
+
+Each module of a daemon is memory that it keeps until it ends; each one of a command is time that
+somebody waits for it, and for the completion of its name in a shell.
+"""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from penstock.deploy.cli import cli
 
 STARTED = """
 import runpy, sys
@@ -36,6 +43,29 @@ with daemon_imports():
     import pyarrow
 print(pyarrow.default_memory_pool().backend_name)
 """
+HELP = """
+import sys
+from penstock.deploy.main import main
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print()
+print(*sys.modules)
+"""
+LIBRARIES = {
+    "asyncio", "duckdb", "grpc", "nats", "opentelemetry", "pyarrow", "pydantic", "pyspark", "rich",
+    "structlog", "yaml",
+}  # fmt: skip
+PARTS = {
+    "specs": {"opentelemetry", "pydantic"},
+    "collector": {"asyncio", "nats", "opentelemetry", "pyarrow", "pydantic", "structlog", "yaml"},
+    "logd": {"asyncio", "nats", "pyarrow", "pydantic", "rich", "structlog"},
+    "router": {
+        "asyncio", "opentelemetry", "pyarrow", "pydantic", "pyspark", "structlog", "yaml"
+    },
+}  # fmt: skip
+"""Libraries that the commands of a part may import for its help."""
 UNUSED = {"duckdb", "grpc", "pyarrow.compute", "pyarrow.parquet", "pydoc", "pyspark", "rich"}
 
 NAME = "ARROW_DEFAULT_MEMORY_POOL"
@@ -83,6 +113,15 @@ def test_a_daemon_imports_nothing_that_its_configuration_does_not_ask_for(
     imported = _modules(STARTED, module, "--config", str(path), "--check")
     assert "structlog" in imported
     assert sorted(unused & imported) == []
+
+
+@pytest.mark.parametrize("command", [None, *cli.list_commands(click.Context(cli))])
+def test_the_help_of_a_command_imports_no_library_that_only_its_work_needs(
+    command: str | None,
+) -> None:
+    imported = _modules(HELP, *filter(None, [command]), "--help")
+    assert "click" in imported
+    assert sorted((LIBRARIES - PARTS.get(command or "", set())) & imported) == []
 
 
 def test_an_installed_plugin_of_pydantic_and_rich_are_left_out_and_may_be_imported_later(

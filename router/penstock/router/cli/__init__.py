@@ -1,5 +1,1 @@
-"""The commands of `penstock router`."""
-
-from penstock.router.cli.main import cli
-
-__all__ = ["cli"]
+"""The commands of `penstock router` and `penstock lake`, each group in a module of its own."""

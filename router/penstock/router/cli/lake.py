@@ -4,26 +4,20 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import wraps
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from penstock.base.clock import SystemClock
 from penstock.base.errors import DamagedDataError, UnavailableError
 from penstock.base.pluralize import pluralize
-from penstock.router.lake.inspect import (
-    EXAMPLES_MAX,
-    Checked,
-    PartitionTotal,
-    StreamKey,
-    Verified,
-)
-from penstock.router.lake.plan import Policy
-from penstock.router.lake.settings import Compaction
-from penstock.router.lake.store import LakeStore, open_lake
+from penstock.router.lake.plan import DEFAULTS, Policy
 from penstock.service.cli import PenstockGroup
 
-_DEFAULTS: Final = Compaction()
+if TYPE_CHECKING:
+    from penstock.router.lake.inspect import Checked, PartitionTotal, StreamKey, Verified
+    from penstock.router.lake.store import LakeStore
+
 _PLACE: Final = click.argument("place", metavar="LAKE")
 _ENDPOINT: Final = click.option(
     "--endpoint", metavar="URL", help="The address of an S3 that is not Amazon's."
@@ -37,6 +31,8 @@ def lake_argument(command: Callable[..., None]) -> Any:
 
     @wraps(command)
     def with_lake(place: str, *, endpoint: str | None, region: str | None, **options: Any) -> None:
+        from penstock.router.lake.store import open_lake
+
         command(open_lake(place, endpoint=endpoint, region=region), **options)
 
     return _PLACE(_ENDPOINT(_REGION(with_lake)))
@@ -55,7 +51,7 @@ def cli() -> None:
 @lake_argument
 @click.option("--files", "shows_files", is_flag=True, help="The path of each live file instead.")
 @_JSON
-def list_partitions(store: LakeStore, *, shows_files: bool, as_json: bool) -> None:
+def list_partitions(store: "LakeStore", *, shows_files: bool, as_json: bool) -> None:
     """List the partitions of a lake, or the files that hold each record once.
 
     A reader may take as long as the lake's `compaction.keep_s` to open the files listed.
@@ -78,7 +74,7 @@ def list_partitions(store: LakeStore, *, shows_files: bool, as_json: bool) -> No
 @cli.command(epilog="Example: penstock lake stats s3://telemetry/lake --region eu-west-1")
 @lake_argument
 @_JSON
-def stats(store: LakeStore, *, as_json: bool) -> None:
+def stats(store: "LakeStore", *, as_json: bool) -> None:
     """Count rows by stream and offset range, and files and bytes in all."""
     from penstock.router.lake.inspect import partitions, streams
 
@@ -99,7 +95,7 @@ def stats(store: LakeStore, *, as_json: bool) -> None:
 @cli.command(epilog="Example: penstock lake verify /var/lib/penstock/lake")
 @lake_argument
 @_JSON
-def verify(store: LakeStore, *, as_json: bool) -> None:
+def verify(store: "LakeStore", *, as_json: bool) -> None:
     """Read every row's position: gaps, doubles, files that cannot be read.
 
     Exit 65 when a row is there twice or a file is damaged. Gaps are shown and change nothing:
@@ -122,15 +118,15 @@ def verify(store: LakeStore, *, as_json: bool) -> None:
 @cli.command(epilog="Example: penstock lake compact /var/lib/penstock/lake")
 @lake_argument
 @click.option(
-    "--target-bytes", type=click.IntRange(1024 * 1024), default=_DEFAULTS.target_bytes,
+    "--target-bytes", type=click.IntRange(1024 * 1024), default=DEFAULTS.target_bytes,
     show_default=True, help="About the size of merged files.",
 )  # fmt: skip
 @click.option(
-    "--after-s", type=click.FloatRange(0), default=_DEFAULTS.after_s, show_default=True,
+    "--after-s", type=click.FloatRange(0), default=DEFAULTS.after_s, show_default=True,
     help="Merge partitions whose time ended so long ago.",
 )  # fmt: skip
 @click.option(
-    "--keep-s", type=click.FloatRange(0), default=_DEFAULTS.keep_s, show_default=True,
+    "--keep-s", type=click.FloatRange(0), default=DEFAULTS.keep_s, show_default=True,
     help="Keep what is replaced so long for readers. 0: no reader and no job works now.",
 )  # fmt: skip
 @click.option(
@@ -143,7 +139,7 @@ def verify(store: LakeStore, *, as_json: bool) -> None:
 )  # fmt: skip
 @_JSON
 def compact(  # noqa: PLR0913 - each is its own option
-    store: LakeStore, *, as_json: bool, compression: str,
+    store: "LakeStore", *, as_json: bool, compression: str,
     target_bytes: int, after_s: float, keep_s: float, max_age_days: float | None,
 ) -> None:  # fmt: skip
     """Merge small files of partitions that have ended; do once what a sink's `compaction` does.
@@ -173,7 +169,9 @@ def compact(  # noqa: PLR0913 - each is its own option
     )
 
 
-def _whole(found: Iterable[PartitionTotal]) -> PartitionTotal:
+def _whole(found: "Iterable[PartitionTotal]") -> "PartitionTotal":
+    from penstock.router.lake.inspect import PartitionTotal
+
     whole = PartitionTotal()
     for it in found:
         whole.files += it.files
@@ -183,12 +181,12 @@ def _whole(found: Iterable[PartitionTotal]) -> PartitionTotal:
     return whole
 
 
-def _name(key: StreamKey) -> str:
+def _name(key: "StreamKey") -> str:
     owner = f"{key.owner}: " if key.owner else ""
     return f"{owner}{key.stream}/{key.partition} ({key.stream_id})"
 
 
-def _verified_json(found: Verified) -> dict[str, Any]:
+def _verified_json(found: "Verified") -> dict[str, Any]:
     return {
         "sound": found.is_sound,
         "streams": [{**asdict(key), **asdict(it)} for key, it in found.streams.items()],
@@ -197,7 +195,9 @@ def _verified_json(found: Verified) -> dict[str, Any]:
     }
 
 
-def _verified_text(found: Verified) -> str:
+def _verified_text(found: "Verified") -> str:
+    from penstock.router.lake.inspect import EXAMPLES_MAX
+
     rows = [
         (it.rows, it.first, it.last, it.gap_offsets, it.double_rows, _name(key))
         for key, it in found.streams.items()
@@ -210,7 +210,7 @@ def _verified_text(found: Verified) -> str:
     return "\n".join(lines)
 
 
-def _examples(key: StreamKey, it: Checked) -> list[str]:
+def _examples(key: "StreamKey", it: "Checked") -> list[str]:
     gaps = [f"{_name(key)}: offsets {first} to {last} are not there" for first, last in it.gaps]
     doubles = [f"{_name(key)}: offsets {first} to {last} are double" for first, last in it.doubles]
     return gaps + doubles

@@ -139,6 +139,10 @@ class Policy:
     merges: bool = True
 
 
+DEFAULTS: Final = Policy(target_bytes=128 * 1024 * 1024, after_s=900.0, keep_s=900.0)
+"""What holds where neither a job's file nor a command says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Create:
     """Write the plan down."""

@@ -12,7 +12,7 @@ from penstock.router.lake.layout import (
     Partitioning,
     PartitionTime,
 )
-from penstock.router.lake.plan import Policy
+from penstock.router.lake.plan import DEFAULTS, Policy
 
 
 class Compaction(Settings):
@@ -29,9 +29,9 @@ class Compaction(Settings):
 
     enabled: bool | None = None
     interval_s: Seconds = 600.0
-    after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 900.0
-    target_bytes: Annotated[int, Field(ge=1024 * 1024, le=2**31)] = 128 * 1024 * 1024
-    keep_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 900.0
+    after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULTS.after_s
+    target_bytes: Annotated[int, Field(ge=1024 * 1024, le=2**31)] = DEFAULTS.target_bytes
+    keep_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = DEFAULTS.keep_s
 
 
 class Retention(Settings):
