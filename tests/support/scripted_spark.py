@@ -93,6 +93,10 @@ class ScriptedRouted(Routed):
     """What routes lead to a sink, of a log that only the test knows."""
 
     @override
+    def reader(self, options: Mapping[str, str]) -> None:
+        """None: the rows are those of the frame that the test gives."""
+
+    @override
     def frame(self, spark: Any, options: Mapping[str, str], *, streaming: bool) -> Any:
         spark.options = dict(options)
         return _Frame(spark)

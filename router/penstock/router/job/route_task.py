@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, thread_time_ns
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -285,6 +285,56 @@ class RouteTask:
         return work.result(lost)
 
 
+class LogRows(Protocol):
+    """The rows of a task that reads the log itself."""
+
+    @property
+    def lost(self) -> int:
+        """Offsets that are lost; known when all rows have come."""
+        ...
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Read them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a task that reads the log itself does for one sink; it can be pickled.
+
+    Attributes:
+        route: Number of the route that takes every record.
+        columns: The columns that the sink's part gets, `ROUTE_COLUMN` among them where it does.
+        part: What is done with the rows.
+    """
+
+    route: int
+    columns: tuple[str, ...]
+    part: RoutePart
+
+    def rows(self, batch: pa.RecordBatch) -> pa.Table:
+        """The sink's columns of rows that were read."""
+        rows = pa.Table.from_batches([batch])
+        if ROUTE_COLUMN in self.columns:
+            number = pa.repeat(pa.scalar(self.route, pa.int32()), rows.num_rows)
+            rows = rows.append_column(ROUTE_COLUMN, number)
+        return rows.select(list(self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverTask:
+    """One task of a batch for one sink, which reads the log itself; it can be pickled."""
+
+    delivery: Delivery
+
+    def __call__(self, read: LogRows) -> TaskResult:
+        """Bring what the task reads to the writer."""
+        work = _PartInWork(self.delivery.part)
+        for batch in read:
+            work.take(self.delivery.rows(batch))
+        return work.result(read.lost)
+
+
 @dataclass(frozen=True, slots=True)
 class PartFailure:
     """A sink's part of a task has failed; the others' have not for that.
@@ -318,10 +368,24 @@ class SharedTask:
             lost += lost_of(packed)
             tables = unpack_for_each(packed, list(self.parts), self.schema, ROUTE_COLUMN)
             for at, (rows, columns) in enumerate(zip(tables, self.columns, strict=True)):
-                works[at] = _advanced(works[at], rows, columns)
-        done = [_finished(work, lost) for work in works]
-        took_ns = perf_counter_ns() - begun_ns
-        return [it if isinstance(it, PartFailure) else replace(it, took_ns=took_ns) for it in done]
+                works[at] = _advanced(works[at], rows.select(list(columns)))
+        return _results(works, lost, begun_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDeliverTask:
+    """One task of a batch for several sinks, which reads the log itself; it can be pickled."""
+
+    deliveries: tuple[Delivery, ...]
+
+    def __call__(self, read: LogRows) -> list[TaskResult | PartFailure]:
+        """Return the result of each part, in their order."""
+        begun_ns = perf_counter_ns()
+        works: list[_PartInWork | PartFailure] = [_PartInWork(it.part) for it in self.deliveries]
+        for batch in read:
+            for at, delivery in enumerate(self.deliveries):
+                works[at] = _advanced(works[at], delivery.rows(batch))
+        return _results(works, read.lost, begun_ns)
 
 
 class _PartInWork:
@@ -368,16 +432,22 @@ class _PartInWork:
         )  # fmt: skip
 
 
-def _advanced(
-    work: _PartInWork | PartFailure, rows: pa.Table, columns: Sequence[str]
-) -> _PartInWork | PartFailure:
+def _advanced(work: _PartInWork | PartFailure, rows: pa.Table) -> _PartInWork | PartFailure:
     if isinstance(work, PartFailure):
         return work
     try:
-        work.take(rows.select(list(columns)))
+        work.take(rows)
     except Exception as error:  # noqa: BLE001 - whatever a sink raises is that sink's, and told
         return PartFailure(_told(error))
     return work
+
+
+def _results(
+    works: Sequence[_PartInWork | PartFailure], lost: int, begun_ns: int
+) -> list[TaskResult | PartFailure]:
+    done = [_finished(work, lost) for work in works]
+    took_ns = perf_counter_ns() - begun_ns
+    return [it if isinstance(it, PartFailure) else replace(it, took_ns=took_ns) for it in done]
 
 
 def _finished(work: _PartInWork | PartFailure, lost: int) -> TaskResult | PartFailure:

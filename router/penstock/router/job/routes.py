@@ -25,7 +25,8 @@ from penstock.router.columns.schema import KINDS, RAW_KIND, view
 from penstock.router.job.config import JobConfig, Route
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.route_task import ROUTE_COLUMN
-from penstock.router.spark.readers import Steps, read_passthrough
+from penstock.router.read.source import LogStreamReader
+from penstock.router.spark.readers import Steps, read_passthrough, stream_reader
 from penstock.router.spark.sql_steps import (
     check_statement,
     prepare_session,
@@ -70,6 +71,14 @@ def route_number(job: JobConfig, sink: str) -> Column:
     for index in reversed(job.routes_to(sink)):
         number = F.when(_takes(job, index), index).otherwise(number)
     return number
+
+
+def only_route(job: JobConfig, sink: str) -> int | None:
+    """The number of the route that takes every record to a sink; None: Spark must decide."""
+    index = job.routes_to(sink)[0]
+    if index == len(job.routes) or job.routes[index].where is not None or statements_to(sink, job):
+        return None
+    return index if index == 0 or job.routing != "first_match" else None
 
 
 def rows_for(sink: str, job: JobConfig, rows: DataFrame) -> DataFrame:
@@ -208,6 +217,7 @@ class Routed:
 
     Attributes:
         unpacking: Makes the rows of what `frame` was collected to, or a part of it.
+        route: Number of the route that takes every record; None: conditions decide.
     """
 
     def __init__(self, job: JobConfig, sink: str, columns: Sequence[str]) -> None:
@@ -223,8 +233,17 @@ class Routed:
             beside=(SQL_COLUMN,) if statements else (),
             once="offset" if any(it.lookups for it in statements) else None,
         )
+        self.route = only_route(job, sink)
         self._steps = steps_to(sink, job, list(columns))
         self._classify = classify_for(sink, job)
+
+    def reader(self, options: Mapping[str, str]) -> LogStreamReader | None:
+        """Return what reads the sink's columns in tasks; None: `frame` must, for Spark decides.
+
+        Args:
+            options: Options of the data source.
+        """
+        return None if self.route is None else stream_reader(options, self._passthrough)
 
     def frame(
         self, spark: SparkSession, options: Mapping[str, str], *, streaming: bool
@@ -253,6 +272,8 @@ class SharedRoutes:
         schema: Schema of the columns that go past Spark.
         columns: As given.
         verdicts: Name of the column with the number of the route, for each sink.
+        routes: For each sink, the number of the route that takes every record; None: conditions
+            decide.
     """
 
     def __init__(self, job: JobConfig, columns: Mapping[str, Sequence[str]]) -> None:
@@ -263,6 +284,13 @@ class SharedRoutes:
         self.schema = arrow_schema(known)
         self.columns = {sink: tuple(names) for sink, names in columns.items()}
         self.verdicts = {sink: f"{ROUTE_COLUMN}_{number}" for number, sink in enumerate(columns)}
+        self.routes = {sink: only_route(job, sink) for sink in columns}
+
+    def reader(self, options: Mapping[str, str]) -> LogStreamReader | None:
+        """Return what reads the columns of all sinks in tasks; None: `frame` must."""
+        if None in self.routes.values():
+            return None
+        return stream_reader(options, self._passthrough)
 
     def frame(self, spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
         """Return the log as a stream; `options` are those of the data source."""

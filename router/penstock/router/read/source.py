@@ -68,7 +68,14 @@ from penstock.router.read.offsets import (
     with_streams_not_read,
 )
 from penstock.router.read.options import SourceOptions, parse_options
-from penstock.router.read.tasks import OpenLog, Task, plan, read_task, subject_to_read
+from penstock.router.read.tasks import (
+    OpenLog,
+    Task,
+    TaskRows,
+    plan,
+    read_task,
+    subject_to_read,
+)
 
 _NOTHING: Final = Readable(0, 0)
 
@@ -366,6 +373,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     @override
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:
         return read_task(partition, self._options, self._shape, self._open_log)
+
+    def rows(self, task: Task) -> TaskRows:
+        """The rows of a task of `partitions`, for who processes them without Spark."""
+        return TaskRows(task, self._options, self._shape, self._open_log)
 
     @override
     def stop(self) -> None:

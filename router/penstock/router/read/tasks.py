@@ -141,23 +141,53 @@ OpenLog = Callable[[SourceOptions, BlockingClock], LogdReader]
 """Opens the log that options name."""
 
 
+class TaskRows:
+    """The rows of a task, to be gone through once.
+
+    Args:
+        task: The task.
+        options: Options of the source.
+        shape: The rows' columns.
+        open_log: Opens the log.
+
+    Attributes:
+        lost: Offsets of the task that are lost; known when all rows have come.
+    """
+
+    def __init__(
+        self, task: Task, options: SourceOptions, shape: Projection, open_log: OpenLog
+    ) -> None:
+        self.lost = 0
+        self._task = task
+        self._options = options
+        self._shape = shape
+        self._open_log = open_log
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Read them."""
+        task, options = self._task, self._options
+        if task.value is None:  # Spark's stand-in where there is nothing to read
+            return
+        if isinstance(task, LostPartition):
+            self.lost = task.lost
+            return
+        with self._open_log(options, SystemClock()) as log:
+            for rows in shaped_rows(task.span, log, options, self._shape, task.max_bytes):
+                if rows.num_rows:
+                    yield rows
+            self.lost = log.lost
+        if TaskContext.get() is not None:
+            spare_what_stays(gc)
+
+
 def read_task(
     task: Task, options: SourceOptions, shape: Projection, open_log: OpenLog = SourceOptions.reading
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, and last what of it is lost, if the receiver can report that."""
-    if task.value is None:  # Spark's stand-in where there is nothing to read
-        return
-    if isinstance(task, LostPartition):
-        yield from Projector(shape).lost(task.lost)
-        return
-    with open_log(options, SystemClock()) as log:
-        for rows in shaped_rows(task.span, log, options, shape, task.max_bytes):
-            if rows.num_rows:
-                yield rows
-        if log.lost:
-            yield from Projector(shape).lost(log.lost)
-    if TaskContext.get() is not None:
-        spare_what_stays(gc)
+    rows = TaskRows(task, options, shape, open_log)
+    yield from rows
+    if rows.lost:
+        yield from Projector(shape).lost(rows.lost)
 
 
 def shaped_rows(

@@ -22,7 +22,7 @@ from penstock.base.files import atomic_writer
 from penstock.router.job.config import Spark
 from penstock.router.replay.progress import Report
 from penstock.router.spark.session import ARCHIVE_PATH, Session
-from penstock.router.spark.task_runs import run_in_tasks
+from penstock.router.spark.task_runs import run_for_each, run_in_tasks
 from penstock.service import UnavailableError
 
 _EXIT_TIMEOUT_S: Final = 300.0
@@ -84,7 +84,7 @@ def _let_spark_write(archive: Path, report: Report) -> None:
 
 
 def _run_queries(session: Session, directory: Path) -> None:
-    """A stream that is read by Python and written in tasks, and a table, as jobs have them."""
+    """A stream that is read by Python and written in tasks, tasks alone, and a table."""
     session.spark.dataSource.register(Numbers)
     query = (
         session.spark.readStream.format(Numbers.name())
@@ -98,6 +98,7 @@ def _run_queries(session: Session, directory: Path) -> None:
         .start()
     )
     query.awaitTermination()
+    run_for_each(session.spark.sparkContext, [1], abs)
     session.spark.range(10).groupBy("id").count().toArrow()
 
 

@@ -8,7 +8,8 @@ heap, and a destination that takes long delays no other sink.
 
 A batch that tasks write is counted likewise. Of what goes past Spark to its tasks no more than some
 parts of 4 MiB are in the heap at a time (`columns/passthrough.py`), but columns that conditions
-look at are in Spark's rows, whole: six bytes of the heap for each byte.
+look at are in Spark's rows, whole: six bytes of the heap for each byte. One that tasks read and
+write past Spark SQL is in Python alone, and is counted all the same.
 
     bytes of records    0 ... max_bytes     wait until that much is free
                         ... largest         wait until nothing else is in work

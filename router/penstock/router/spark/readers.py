@@ -30,9 +30,9 @@ from pyspark.sql.types import BinaryType
 from penstock.router.columns.filters import Filter, filter_to_json
 from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.pushdown import CHEAPEST, Need, need_of
-from penstock.router.columns.schema import ViewName
+from penstock.router.columns.schema import ViewName, view
 from penstock.router.read.options import parse_options
-from penstock.router.read.source import LogDataSource
+from penstock.router.read.source import LogDataSource, LogStreamReader
 from penstock.router.spark.frame_sink import FrameSink
 
 Steps = Callable[[DataFrame], DataFrame]
@@ -137,6 +137,18 @@ def read_passthrough(
     source = _Source(spark, options, "records", streaming=streaming)
     looked_at = source.need(classify_answer).columns
     return classify_answer(source.rows(looked_at, source.need(steps).only, pass_through=columns))
+
+
+def stream_reader(options: Mapping[str, str], columns: Sequence[str]) -> LogStreamReader:
+    """Return the reader of columns of `records`, for tasks without Spark SQL.
+
+    Args:
+        options: Options of the data source, for a stream.
+        columns: Names of the columns.
+    """
+    of_records = view("records").struct(columns)
+    reader: LogStreamReader = LogDataSource({**options, "view": "records"}).streamReader(of_records)
+    return reader
 
 
 def need(spark: SparkSession, steps: Steps, view: ViewName) -> Need:

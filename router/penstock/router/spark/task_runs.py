@@ -7,6 +7,8 @@ between the driver's and the one that plans: options of a sink are shown on Spar
 
     DIRECTORY/task       0600: the function, pickled
     DIRECTORY/results    0600: what each run returned, pickled
+
+`run_for_each` needs neither Spark SQL nor these processes: its tasks get no rows.
 """
 
 import gc
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -28,6 +31,7 @@ NAME: Final = "penstock-task"
 _MODE: Final = 0o600
 
 _T = TypeVar("_T")
+_Part = TypeVar("_Part")
 
 
 def run_in_tasks(
@@ -54,6 +58,25 @@ def run_in_tasks(
     finally:
         planned.unlink()
         results.unlink(missing_ok=True)
+    return returned
+
+
+def run_for_each(
+    context: SparkContext, parts: Sequence[_Part], task: Callable[[_Part], _T]
+) -> list[_T]:
+    """Run `task` in a task of Spark for each of the parts; results come in the parts' order.
+
+    A run may fail, and another one take its place; the result is that of one run.
+
+    Args:
+        context: Spark's.
+        parts: Can be pickled.
+        task: As in `run_in_tasks`.
+
+    Raises:
+        py4j.protocol.Py4JJavaError: A task failed.
+    """
+    returned: list[_T] = context.parallelize(parts, len(parts)).map(task).collect()
     return returned
 
 

@@ -12,14 +12,14 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.router.checkpoint.deliveries import DeliveryJournal
 from penstock.router.checkpoint.journal import BatchJournal, Cuts
@@ -39,6 +39,8 @@ from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import (
     SUBJECT,
+    DeliverTask,
+    Delivery,
     RoutePart,
     RouteTask,
     TaskResult,
@@ -47,10 +49,12 @@ from penstock.router.job.route_task import (
 from penstock.router.job.routes import Routed
 from penstock.router.read.batch_sizes import PlannedBytes
 from penstock.router.read.offsets import Offsets, StreamPartition, count_between, reading_begins
+from penstock.router.read.source import LogStreamReader
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.spark.task_runs import run_in_tasks
 from penstock.router.streaming.group_rules import ApartError, is_part_of
+from penstock.router.streaming.log_tasks import LogTasks
 
 _T = TypeVar("_T")
 
@@ -183,6 +187,7 @@ class SinkBatches:
         replanned: Number of a batch that is to be planned again; None: none is.
         refusal: Why a batch that was begun cannot be delivered; None: it can.
         is_to_rest: Whether no batch may begin.
+        log_tasks: Runs the tasks of the query that was started last; None: Spark's rows do.
     """
 
     def __init__(
@@ -206,6 +211,7 @@ class SinkBatches:
         self.begun_ns: int | None = None
         self.writes = False
         self.is_to_rest = False
+        self.log_tasks: LogTasks | None = None
         self.measures = budget.has_run_out
         self.replanned: int | None = None
         self.refusal: str | None = None
@@ -319,6 +325,12 @@ class SinkBatches:
         except Exception:
             sink.close()
             raise
+
+    def read_by(self, reader: LogStreamReader | None, spark: SparkSession) -> None:
+        """A query has been started; with a reader, tasks read batches, and Spark makes no rows."""
+        if self.log_tasks is not None:
+            self.log_tasks.close()
+        self.log_tasks = None if reader is None else LogTasks(reader, spark.sparkContext)
 
     def close(self) -> None:
         """Close the sink; no batch is in work."""
@@ -457,6 +469,14 @@ class SinkBatches:
         next_ = {**self._starting.next, **at.next}
         return Offsets(next_, at.stream_ids, {}, at.generations)
 
+    def span(self, number: int) -> tuple[Offsets, Offsets]:
+        """The positions before a batch and behind it, as Spark has noted them."""
+        if number:
+            before = planned_offsets(self.checkpoint, number - 1)
+        else:  # the query has asked logd for the streams' ids since
+            before = replace(self._starting, stream_ids={})
+        return before, planned_offsets(self.checkpoint, number)
+
     def _delivered(self, count: int, begun_ns: int) -> None:
         self.received += count
         self.delivered_at_ns = self.context.clock.monotonic_ns()
@@ -533,6 +553,11 @@ class SinkBatches:
         return _written(results, deliver)
 
     def _run(self, frame: DataFrame, number: int, part: RoutePart) -> Sequence[TaskResult]:
+        if (tasks := self.log_tasks) is not None:
+            assert self.routed.route is not None, "else Spark decides"
+            delivery = Delivery(self.routed.route, tuple(self.columns), part)
+            start, end = self.span(number)
+            return self._made(lambda: tasks.run(DeliverTask(delivery), start, end), number)
         task = RouteTask(self.routed.unpacking, part)
         return self._made(lambda: run_in_tasks(frame, task, self.tasks_dir), number)
 

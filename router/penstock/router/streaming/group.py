@@ -24,7 +24,14 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from penstock.router.errors import StoppedError
-from penstock.router.job.route_task import PartFailure, RoutePart, SharedTask, TaskResult
+from penstock.router.job.route_task import (
+    Delivery,
+    PartFailure,
+    RoutePart,
+    SharedDeliverTask,
+    SharedTask,
+    TaskResult,
+)
 from penstock.router.job.routes import SharedRoutes
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.spark.heap_budget import HeapBudget
@@ -192,8 +199,7 @@ class Group:
         clock = self._leader.context.clock
         with self._budget.holding(batch.size, lambda: self._leader.is_ending):
             begun_ns = clock.monotonic_ns()
-            task = self._task([(part, part.begun.result()) for part in taking])
-            results = run_in_tasks(frame, task, self._directory)
+            results = self._run(frame, leader.number, taking)
         for at, part in enumerate(taking):
             self._hand_over(part, [result[at] for result in results], begun_ns)
         self._finished(leader, others)
@@ -238,13 +244,25 @@ class Group:
             self._leave_with(part, "it is not ready for a batch in time")
         return ready
 
-    def _task(self, taking: Sequence[tuple[_Part, SinkBatch]]) -> SharedTask:
+    def _run(
+        self, frame: DataFrame, number: int, taking: Sequence[_Part]
+    ) -> list[list[TaskResult | PartFailure]]:
+        """Run the tasks of a batch; returns what each has for each of the sinks."""
         routes, parts = self._routes, dict[str, RoutePart]()
-        for part, batch in taking:
+        for part in taking:
+            batch = part.begun.result()
             assert batch.part is not None, "only sinks that write in tasks share them"
-            parts[routes.verdicts[part.sink.name]] = batch.part
-        columns = tuple(routes.columns[part.sink.name] for part, _ in taking)
-        return SharedTask(routes.schema, columns, parts)
+            parts[part.sink.name] = batch.part
+        if (tasks := self._leader.log_tasks) is not None:
+            deliveries = []
+            for name, its in parts.items():
+                route = routes.routes[name]
+                assert route is not None, "else Spark decides"
+                deliveries.append(Delivery(route, routes.columns[name], its))
+            return tasks.run(SharedDeliverTask(tuple(deliveries)), *self._leader.span(number))
+        columns = tuple(routes.columns[name] for name in parts)
+        by_verdict = {routes.verdicts[name]: its for name, its in parts.items()}
+        return run_in_tasks(frame, SharedTask(routes.schema, columns, by_verdict), self._directory)
 
     def _hand_over(
         self, part: _Part, results: Sequence[TaskResult | PartFailure], begun_ns: int

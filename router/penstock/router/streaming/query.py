@@ -374,9 +374,12 @@ class SinkQuery:
         if batches.keeps_order:
             options |= {"wholePartitions": "true"}
         if others:
-            rows = self._form_group(others).frame(spark, options)
+            routes = self._form_group(others)
+            reader, rows = routes.reader(options), routes.frame(spark, options)
         else:
+            reader = batches.routed.reader(options)
             rows = batches.routed.frame(spark, options, streaming=True)
+        batches.read_by(reader, spark)
         # A separate pool, so that one sink's backlog does not make the others queue.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         self._query = (
