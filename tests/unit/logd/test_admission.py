@@ -119,22 +119,31 @@ def test_what_a_stream_holds_it_holds_of_the_whole_and_half_is_for_others() -> N
     assert total.held == 0
 
 
+def said(space: DiskSpace) -> str:
+    return "" if space.refusal is None else space.refusal.description
+
+
 def test_publishers_are_refused_below_the_least_free_space_until_there_is_an_eighth_more() -> None:
     space = DiskSpace(8000)
     assert not space.observe(8000)
-    assert space.refusal is None
+    assert not said(space)
     assert space.observe(7999)
+    assert "7,999 bytes free, less than min_free_bytes, 8,000" in said(space)
+    assert not space.observe(8999)
+    assert said(space)
+    assert space.observe(9000)
+    assert not said(space)
+
+
+def test_what_is_refused_for_want_of_space_may_be_sent_again() -> None:
+    space = DiskSpace(1)
+    space.observe(0)
     assert space.refusal is not None
     assert space.refusal.nack is Nack.STORAGE_FAILED
     assert space.refusal.nack.retryable
-    assert "7,999 bytes free, less than min_free_bytes, 8,000" in space.refusal.description
-    assert not space.observe(8999)
-    assert space.refusal is not None
-    assert space.observe(9000)
-    assert space.refusal is None
 
 
 def test_without_a_least_free_space_a_full_disk_refuses_by_itself() -> None:
     space = DiskSpace(0)
     assert not space.observe(0)
-    assert space.refusal is None
+    assert not said(space)

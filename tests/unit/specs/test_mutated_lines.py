@@ -1,8 +1,8 @@
 """Real lines, mutated: what is found quickly is what is found slowly, and no line is passed over.
 
 How many lines: MUTATED_LINES, `make fuzz-detectors` sets it; MUTATED_SEED: which ones. The slow
-reference takes each line apart and looks at each text with Python's own expressions; at the shapes without
-names it looks plainly, at each place of the text.
+reference takes each line apart and looks at each text with Python's own expressions; at the shapes
+without names it looks plainly, at each place of the text.
 """
 
 import json
