@@ -30,6 +30,9 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
 
 LOGS, SPANS = 4000, 500
+WRITTEN = 18_000
+"""Records of one batch. A task writes them long enough for a test to stop it meanwhile."""
+
 SECRET = "known-to-this-cluster"
 
 
@@ -131,6 +134,85 @@ def test_executors_without_the_package_and_lost_workers_degrade_the_job(
         assert "has given the job no executor for" in str(reasons(made, "no executor"))
     finally:
         assert made.daemon.stop() == 0
+
+
+def stopped_while_it_writes(cluster: SparkCluster) -> psutil.Process | None:
+    """A Python worker that has a file of the lake open, and does no more."""
+    for executor in cluster.executors():
+        for process in executor.children(recursive=True):
+            try:
+                if not any("_writing" in file.path for file in process.open_files()):
+                    continue
+                process.suspend()
+                if any("_writing" in file.path for file in process.open_files()):
+                    return process
+                process.resume()
+            except psutil.Error:  # it has just ended
+                continue
+    return None
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[SparkCluster]:
+    """Two workers, each with an address of its own."""
+    made = SparkCluster(tmp_path / "cluster", SECRET, apart=True)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+SPECULATING = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.3",
+    "spark.speculation.task.duration.threshold": "3s",
+}
+"""A task that takes long is run once more on another host, while the first goes on."""
+
+
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "slow"])
+def test_a_worker_in_the_middle_of_a_batch_leaves_each_record_once(
+    tmp_path: Path, nats_url: str, apart: SparkCluster, *, is_lost: bool
+) -> None:
+    """Its task is run by the other worker, also while it still writes itself."""
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        lines = [log_line(number, service=f"service-{number % 50}") for number in range(WRITTEN)]
+        publish(nats_url, "telemetry.logs.x", lines)
+        secret = tmp_path / "secret"
+        secret.write_text(SECRET)
+        conf = apart.conf | ({} if is_lost else SPECULATING)
+        made = RouterJob(
+            tmp_path / "job",
+            logd.fetch,
+            streams=["logs"],
+            spark={"master": apart.url, "conf": conf, "secret_file": str(secret)},
+            source={"min_partitions": 2 * WORKERS},
+        )
+        try:
+            made.daemon.start(within_s=90)
+            task = wait_until(
+                lambda: stopped_while_it_writes(apart),
+                within_s=120,
+                what="a task that writes",
+                momentary=True,
+            )
+            assert task is not None
+            assert made.delivered() == 0, "a batch is there whole or not at all"
+            if is_lost:
+                apart.lose_worker_of(task)
+            wait_until(lambda: made.committed()["logs"] == WRITTEN, within_s=120)
+            if not is_lost:
+                task.resume()
+            publish(nats_url, "telemetry.logs.x", lines[:1])
+            wait_until(lambda: made.committed()["logs"] == WRITTEN + 1, within_s=120)
+            assert made.rows()["value"].to_pylist() == [*lines, lines[0]]
+            assert made.daemon.status()["info"]["sinks"]["lake"]["restarts"] == 0
+            assert made.daemon.stop() == 0
+            assert not any(made.lake.glob("_writing/**/*.unfinished"))
+        finally:
+            made.daemon.close()
 
 
 def test_a_driver_that_runs_out_of_memory_says_which_key_to_raise(tmp_path: Path) -> None:

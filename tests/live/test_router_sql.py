@@ -127,6 +127,31 @@ def owned(directory: Path, logd: Logd, max_records: int, *more: tuple[str, str])
     )
 
 
+def test_a_job_with_a_table_that_is_killed_in_the_middle_of_a_batch_writes_each_record_once(
+    tmp_path: Path, logd: Logd
+) -> None:
+    made = owned(tmp_path, logd, 1200)
+
+    def is_half_written() -> bool:
+        return any(made.lake.glob("_writing/**/*.unfinished")) and made.delivered() > 0
+
+    try:
+        made.daemon.start(within_s=120)
+        wait_until(is_half_written, within_s=60, what="a batch half written", momentary=True)
+        made.daemon.kill()
+        assert made.delivered() < LOGS
+        made.daemon.start("--until-caught-up", within_s=120)
+        assert made.daemon.wait(within_s=200) == 0, made.daemon.log()[-3000:]
+    finally:
+        made.daemon.close()
+    found = made.rows()
+    assert found["offset"].to_pylist() == [it for it in range(LOGS + 1) if it != 100]
+    owners = {"Service-0": "anne", "Service-1": "bert"}
+    assert [dict(row).get("owner") for row in found["attributes"].to_pylist()] == [
+        owners.get(service_of(number)) for number in range(LOGS)
+    ]
+
+
 @pytest.mark.parametrize("max_records", [1, 700])
 def test_a_record_for_which_a_table_has_two_rows_is_delivered_when_it_has_one(
     tmp_path: Path, logd: Logd, max_records: int

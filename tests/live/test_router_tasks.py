@@ -14,10 +14,12 @@ import psutil
 import pytest
 from typing_extensions import override
 
+from tests.support.fault_door import RESET, Answered, Asked, FaultDoor
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.router import RouterJob, log_line, publish
 from tests.support.server_cases import NatsCase, PostgresCase, ServerCase
+from tests.support.sink_cases import CASES, Case
 from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
 
@@ -207,6 +209,83 @@ def test_a_worker_killed_while_a_server_has_its_request_leaves_each_record_once(
         finally:
             job.daemon.close()
             case.close()
+
+
+class TakenInSilence:
+    """A rule of a door: the third request with records is taken, and gets no answer.
+
+    Attributes:
+        client: The port of its client; 0 before it is there.
+    """
+
+    def __init__(self, case: Case, door: FaultDoor) -> None:
+        self.client = 0
+        self._case, self._door = case, door
+        self._lock = threading.Lock()
+        self._left = 3
+
+    def __call__(self, asked: Asked) -> Answered | None:
+        with self._lock:
+            self._left -= self._case.questions not in asked.path
+            if self._left != 0 or self.client:
+                return None
+            self.client = asked.connection
+        self._door.backend.handle(asked)
+        self._door.hung.wait(60)
+        return RESET
+
+
+def worker_at(job: RouterJob, port: int) -> psutil.Process:
+    """The Python worker that a connection is from."""
+    known = psutil.net_connections("tcp")
+    (found,) = {it.pid for it in known if it.laddr and it.laddr.port == port}
+    worker = psutil.Process(found)
+    assert job.daemon.pid in [it.pid for it in worker.parents()]
+    return worker
+
+
+@pytest.mark.parametrize(
+    "name", ["clickhouse", "datadog", "google_cloud_logging", "loki", "otlp", "splunk_hec"]
+)
+def test_a_worker_killed_before_it_knows_that_its_request_is_there_leaves_what_is_promised(
+    tmp_path: Path, nats_url: str, name: str
+) -> None:
+    """Spark runs the one task again: each record is there once, or as often as it was sent."""
+    case = CASES[name]
+    door = FaultDoor(case.backend())
+    if case.ready is not None:
+        case.sink(door, tmp_path)
+    silence = TakenInSilence(case, door)
+    door.rule = silence
+    size = 500
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        lines = [json.dumps(case.record(number)).encode() for number in range(RECORDS)]
+        publish(nats_url, "telemetry.logs.x", lines)
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            streams=["logs"],
+            spark={"master": "local[2,4]"},
+            source={"min_partitions": 3},
+            routes=[{"name": "all", "sinks": ["there"]}],
+            sinks={"there": case.settings(door, timeout_s=60, batch={"max_records": size})},
+        )
+        try:
+            job.daemon.start(within_s=60)
+            port = wait_until(lambda: silence.client, within_s=120, what="a request in silence")
+            assert port
+            worker_at(job, port).kill()
+            wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=180)
+            stored = case.stored(door.backend)
+            assert set(stored) == set(range(RECORDS))
+            assert len(case.brought(door)) > RECORDS // size, "its requests came again"
+            assert set(stored.values()) == ({1} if case.effectively_once else {1, 2})
+            assert job.daemon.status()["info"]["sinks"]["there"]["restarts"] == 0
+            assert not any((job.checkpoint_dir / "dead_letters").rglob("*.ndjson"))
+            assert job.daemon.stop() == 0
+        finally:
+            job.daemon.close()
+            door.close()
 
 
 def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: str) -> None:

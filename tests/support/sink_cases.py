@@ -102,14 +102,18 @@ class Case:
         """The requests with records."""
         return [asked for asked in door.asked if self.questions not in asked.path]
 
+    def settings(self, door: FaultDoor, **keys: Any) -> dict[str, Any]:
+        """The sink's settings as in a job file, with `keys` in place of what is so otherwise."""
+        own = {**FAST, **self.keys, **getattr(door.backend, "keys", {})}
+        own |= dict.fromkeys(self.urls, door.url)
+        return {"type": self.type, "url": door.url + self.path, **own, **keys}
+
     def sink(
         self, door: FaultDoor, directory: Path, *, made: SinkContext | None = None, **keys: Any
     ) -> tuple[Any, SinkContext]:
         """The sink, open, and its context: `made`, or one of its own."""
         made = made or context(directory)
-        own = {**FAST, **self.keys, **getattr(door.backend, "keys", {})}
-        own |= dict.fromkeys(self.urls, door.url)
-        settings = {"type": self.type, "url": door.url + self.path, **own, **keys}
+        settings = self.settings(door, **keys)
         sink = make_sink(sink_kind(self.type).config.model_validate(settings), made)
         assert isinstance(sink, RequestSink)
         sink.open()

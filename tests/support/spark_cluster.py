@@ -24,14 +24,17 @@ class SparkCluster:
     Args:
         directory: For what the processes write.
         secret: That they know each other by; empty: they ask for none.
+        apart: Whether each worker has an address of its own, as hosts have. Spark runs no task a
+            second time on the host where it is running.
 
     Attributes:
         url: For `spark.master`.
         conf: For `spark.conf`: what fits a small machine.
     """
 
-    def __init__(self, directory: Path, secret: str = "") -> None:
+    def __init__(self, directory: Path, secret: str = "", *, apart: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self._hosts = [f"127.0.0.{number + 1 if apart else 1}" for number in range(WORKERS)]
         self._directory = directory
         self._secret = secret
         self._port = free_port()
@@ -44,11 +47,11 @@ class SparkCluster:
 
     def start(self) -> None:
         """Start it and wait until all workers are there."""
-        self._launch("master.Master", "--host", _HOST, "--port", str(self._port))
+        self._launch(_HOST, "master.Master", "--port", str(self._port))
         self._expect("Starting Spark master", 0)
-        for number in range(WORKERS):
+        for number, host in enumerate(self._hosts):
             home = self._directory / f"worker{number}"
-            self._launch("worker.Worker", "--host", _HOST, "--cores", "1", "--memory", "600m",
+            self._launch(host, "worker.Worker", "--cores", "1", "--memory", "600m",
                          "--work-dir", str(home), self.url)  # fmt: skip
         for number in range(WORKERS):
             self._expect("Successfully registered with master", number + 1)
@@ -64,13 +67,14 @@ class SparkCluster:
 
     def lose_workers(self) -> None:
         """Kill the workers, and the executors with them; the master stays."""
-        family = self.executors()
         for process in self._processes[1:]:
-            process.kill()
-            process.wait()
-        for it in family:
-            with suppress(psutil.NoSuchProcess):
-                it.kill()
+            _lose(process)
+
+    def lose_worker_of(self, task: psutil.Process) -> None:
+        """Kill the worker that runs a task's process, and all that is below it."""
+        above = [it.pid for it in task.parents()]
+        (process,) = [it for it in self._processes[1:] if it.pid in above]
+        _lose(process)
 
     def close(self) -> None:
         """End it, executors included."""
@@ -99,14 +103,14 @@ class SparkCluster:
             f"-Dspark.authenticate.secret={self._secret}",
         ]
 
-    def _launch(self, name: str, *arguments: str) -> None:
+    def _launch(self, host: str, name: str, *arguments: str) -> None:
         java = find_java(self._directory)
         environment = {
             **os.environ,
             "JAVA_HOME": str(java.home),
             "SPARK_HOME": str(_HOME),
             "SPARK_DAEMON_MEMORY": "192m",
-            "SPARK_LOCAL_IP": _HOST,
+            "SPARK_LOCAL_IP": host,
             "SPARK_LOCAL_DIRS": str(self._directory / "local"),
             "SPARK_DAEMON_JAVA_OPTS": " ".join(["-XX:+UseSerialGC", *self._secrets()]),
         }
@@ -114,7 +118,7 @@ class SparkCluster:
             self._processes.append(
                 subprocess.Popen(
                     [str(_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}",
-                     "--webui-port", "0", *arguments],
+                     "--webui-port", "0", "--host", host, *arguments],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                     cwd=self._directory,
                 )
@@ -126,3 +130,12 @@ class SparkCluster:
             return text in self.said(number)
 
         wait_until(is_there, within_s=90, what=f"{text!r} of process {number} of the cluster")
+
+
+def _lose(process: subprocess.Popen[bytes]) -> None:
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    for it in family:
+        with suppress(psutil.NoSuchProcess):
+            it.kill()
