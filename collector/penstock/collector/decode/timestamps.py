@@ -40,7 +40,7 @@ def iso_time_ns(text: str, zone: tzinfo = UTC) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone)
     time_ns = (moment - _EPOCH) // _MICROSECOND * 1000
-    is_usual = text[26:] == "Z"  # six digits of a second
+    is_usual = text[19:20] == "." and text[26:] == "Z"  # six digits of a second
     if not is_usual and (more := _NANOSECONDS.search(text)):
         time_ns += int(more[1].ljust(3, "0"))
     return time_ns if 0 <= time_ns <= INT64_MAX else None

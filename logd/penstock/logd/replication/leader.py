@@ -229,7 +229,7 @@ class Isr:
         """
         isr, lag_ns, found = self._view.isr, self._settings.replica_lag_ns, 1
         for node, peer in peers.items():
-            if node in isr and not peer.is_late(now_ns, lag_ns):
+            if node in isr:
                 found += 1
                 forgetful = peer.dedup_agrees is False
                 if (
