@@ -36,7 +36,7 @@ LIBRARIES = {
 """The kind of publisher that each system has by its client library, and how the table names it."""
 LIBRARY_WINDOW = 256
 ALONE_MIN = 0.85
-"""Of the rate of JetStream always with one in flight, where the disk decides most."""
+"""Minimum share of the rate of JetStream always, with one message in flight."""
 
 
 def run(bench: Bench) -> Iterator[Case]:

@@ -36,8 +36,8 @@ LOGURU: Final = "loguru"
 FLOOR: Final = "floor"
 P99_MAX_US: Final = 50
 SPAN_CALLER_MAX: Final = 0.35
-"""Of OpenTelemetry's calling thread: the aim for spans of Penstock's own, which decision 0092 gave
-up. It stays, so that each run says what that costs."""
+"""Maximum share of the CPU time that OpenTelemetry's calling thread takes for a span. Decision 0092
+gave this aim up; it stays, so that each run says what that costs."""
 CHAOS: Final = ("absent", "stalled", "dying")
 
 

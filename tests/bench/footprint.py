@@ -3,8 +3,8 @@
 A system with 1, 100, 1,000 and 5,000 streams is started, left alone, and looked at. logd counts
 together with the nats-server it needs. Both have their streams by requests, not in a configuration,
 and were stopped cleanly. Cost per stream is what the most take more than one, divided. logd's
-`/metrics` is asked for several times, after the time in which nothing happens; JetStream has none
-of its own.
+`/metrics` is asked for several times, after the time in which nothing happens; JetStream has
+none.
 """
 
 import shutil

@@ -15,7 +15,8 @@ from tests.bench.systems import COMMIT, DEFAULT, INTERVAL
 
 TITLE = "three replicas: plain without reply, acked, batches"
 ALONE_MIN = 0.7
-"""Of the rate of JetStream always with one in flight, which waits for a majority only."""
+"""Minimum share of the rate of JetStream always, which waits for a majority only, with one message
+in flight."""
 AIMS = (Aim(INTERVAL, batches.RECORDS, 5.0), Aim(COMMIT, batches.RECORDS, 5.0))
 
 

@@ -154,7 +154,7 @@ def stopped_while_it_writes(cluster: SparkCluster) -> psutil.Process | None:
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Iterator[SparkCluster]:
-    """Two workers, each with an address of its own."""
+    """Two workers, each with a separate address."""
     made = SparkCluster(tmp_path / "cluster", SECRET, apart=True)
     try:
         made.start()

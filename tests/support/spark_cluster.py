@@ -24,7 +24,7 @@ class SparkCluster:
     Args:
         directory: For what the processes write.
         secret: That they know each other by; empty: they ask for none.
-        apart: Whether each worker has an address of its own, as hosts have. Spark runs no task a
+        apart: Whether each worker has a separate address, as hosts have. Spark runs no task a
             second time on the host where it is running.
 
     Attributes:

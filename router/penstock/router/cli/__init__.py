@@ -1,1 +1,1 @@
-"""The commands of `penstock router` and `penstock lake`, each group in a module of its own."""
+"""The commands of `penstock router` and `penstock lake`, a module for each group."""

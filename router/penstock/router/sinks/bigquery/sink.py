@@ -121,7 +121,7 @@ class BigQuerySink(TaskRequestSettings):
 
 
 class TroubleError(Exception):
-    """A call failed; of an append nobody knows what became of it."""
+    """A call failed; it is unknown whether an append was done."""
 
     def __init__(self, verdict: DeliveryResult, code: int) -> None:
         super().__init__(str(verdict))
