@@ -4,7 +4,6 @@ import json
 from contextlib import closing
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.fault_door import RESET, Answered, Asked, FaultDoor
@@ -51,7 +50,7 @@ def test_samples_of_a_task_that_is_killed_and_runs_again_are_there_once(
             """The first batch is the driver's, for it may have come before."""
             if killed or len(door.asked) < OF_BATCH // OF_REQUEST + 4:
                 return None
-            worker = client_of(asked)
+            worker = job.client(asked.connection, door.address)
             if worker.pid == job.daemon.pid:
                 return None
             run.handle(asked)
@@ -65,13 +64,3 @@ def test_samples_of_a_task_that_is_killed_and_runs_again_are_there_once(
         assert killed
         assert run.stored(NOW_NS / 1e9 + 60) == dict.fromkeys(range(SERIES), COUNT // SERIES)
     assert list((job.checkpoint_dir / "dead_letters").rglob("*.ndjson")) == []
-
-
-def client_of(asked: Asked) -> psutil.Process:
-    """The process that has sent a request."""
-    (found,) = {
-        it.pid
-        for it in psutil.net_connections("tcp")
-        if it.laddr and it.laddr.port == asked.connection and it.raddr
-    }
-    return psutil.Process(found)

@@ -235,15 +235,6 @@ class TakenInSilence:
         return RESET
 
 
-def worker_at(job: RouterJob, port: int) -> psutil.Process:
-    """The Python worker that a connection is from."""
-    known = psutil.net_connections("tcp")
-    (found,) = {it.pid for it in known if it.laddr and it.laddr.port == port}
-    worker = psutil.Process(found)
-    assert job.daemon.pid in [it.pid for it in worker.parents()]
-    return worker
-
-
 @pytest.mark.parametrize(
     "name", ["clickhouse", "datadog", "google_cloud_logging", "loki", "otlp", "splunk_hec"]
 )
@@ -274,7 +265,9 @@ def test_a_worker_killed_before_it_knows_that_its_request_is_there_leaves_what_i
             job.daemon.start(within_s=60)
             port = wait_until(lambda: silence.client, within_s=120, what="a request in silence")
             assert port
-            worker_at(job, port).kill()
+            worker = job.client(port, door.address)
+            assert worker.pid != job.daemon.pid
+            worker.kill()
             wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=180)
             stored = case.stored(door.backend)
             assert set(stored) == set(range(RECORDS))

@@ -136,9 +136,14 @@ class FaultDoor:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    @property
     def url(self) -> str:
         """Of the door."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"http://{self.address}"
 
     def close(self) -> None:
         """Stop listening."""

@@ -137,6 +137,19 @@ class RouterJob:
             psutil.Process(pid).kill()
         return len(found - own)
 
+    def client(self, port: int, address: str) -> psutil.Process:
+        """The process of this job whose connection is from this port to an address.
+
+        Connections to other addresses may be from the same port at the same time.
+        """
+        job = psutil.Process(self.daemon.pid)
+        (found,) = [
+            process
+            for process in [job, *job.children(recursive=True)]
+            if (port, address) in _connections_of(process)
+        ]
+        return found
+
     def delivered(self) -> int:
         """How many records the lake has; none before there is a file."""
         return self.rows().num_rows if any(self.lake.rglob("*.parquet")) else 0
@@ -152,3 +165,16 @@ def read_lake(lake: Path) -> pa.Table:
     return table.sort_by(
         [("stream", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     )
+
+
+def _connections_of(process: psutil.Process) -> set[tuple[int, str]]:
+    """The port and the address of each connection of a process; none where it has just ended."""
+    try:
+        found = process.net_connections("tcp")
+    except psutil.Error:
+        return set()
+    return {
+        (it.laddr.port, f"{it.raddr.ip}:{it.raddr.port}")
+        for it in found
+        if it.status == psutil.CONN_ESTABLISHED
+    }
