@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.base.clock import BlockingClock, SystemClock
+from penstock.router.meter import Meter
 from penstock.router.read.offsets import Offsets, StreamPartition, truncated
 from penstock.router.sinks import SinkContext
-from penstock.router.telemetry import Meter
 
 NOW_NS = SystemClock().unix_ns() // 1_000_000_000 * 1_000_000_000
 SCHEMA = pa.schema(

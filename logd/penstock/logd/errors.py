@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final, Literal, Self, TypeAlias
 
 from typing_extensions import override
 
@@ -105,6 +105,10 @@ class HaltCause(StrEnum):
     def _missing_(cls, value: object) -> Self:
         return cls.UNKNOWN
 
+
+GroupError: TypeAlias = Literal["", "FENCED", "REFUSED"]
+"""Why a group answers a member so. `FENCED`: it is no member, or not any more; it may join under a
+new id. `REFUSED`: it cannot join; the message says why."""
 
 DATA_LOST: Final = "data lost"
 """The first words of a reason with the cause `DATA_LOST`: earlier releases know it by them."""

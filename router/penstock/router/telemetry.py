@@ -1,7 +1,5 @@
-"""Counters of a sink, and the job's status and metrics made of them."""
+"""The job's status as metrics."""
 
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -9,51 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from penstock.router.delivery.breaker import STATES, Circuit
-from penstock.service import Stage, Status, span_metrics
-
-
-class Meter:
-    """Counters of one sink since the process started; any thread may count.
-
-    Attributes:
-        problem: Description of what keeps the sink from delivering now; None while it works.
-        circuit: The state of the sink's circuit breaker, if it has one.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sent = 0
-        self._errors = 0
-        self._detail: Counter[str] = Counter()
-        self.problem: str | None = None
-        self.circuit = Circuit()
-
-    def sent(self, records: int) -> None:
-        """Records are in the sink for good."""
-        with self._lock:
-            self._sent += records
-
-    def failed(self, what: str, *, records: int = 1) -> None:
-        """Something went wrong; `what` names the counter."""
-        with self._lock:
-            self._errors += records
-            self._detail[what] += records
-
-    def count(self, what: str, number: int = 1) -> None:
-        """Count something that is not an error."""
-        with self._lock:
-            self._detail[what] += number
-
-    def counted(self) -> Counter[str]:
-        with self._lock:
-            return self._detail.copy()
-
-    def stage(self, sink: str, *, received: int, lag: int) -> Stage:
-        with self._lock:
-            detail = dict(sorted(self._detail.items()))
-            return Stage(f"sink/{sink}", received, self._sent, lag, self._errors, detail)
-
+from penstock.router.delivery.breaker import STATES
+from penstock.service import Status, span_metrics
 
 _COUNTERS: Final = {
     "received": "Records that a sink's query read from the log.",

@@ -10,8 +10,8 @@ import pyarrow as pa
 from typing_extensions import override
 
 from penstock.base.clock import SystemClock
+from penstock.router.meter import Meter
 from penstock.router.sinks import SinkContext
-from penstock.router.telemetry import Meter
 
 MORNING = datetime(2026, 11, 21, 8, 0, 0, 123456, tzinfo=UTC)
 SCHEMA = pa.schema(

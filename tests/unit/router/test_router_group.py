@@ -14,6 +14,7 @@ from typing_extensions import override
 from penstock.router.checkpoint.local import committed_offsets, offsets_in_work
 from penstock.router.errors import StoppedError
 from penstock.router.job.routes import SharedRoutes
+from penstock.router.meter import Meter
 from penstock.router.read.batch_sizes import PlannedBytes, PlannedTask
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext, TaskSink
@@ -21,7 +22,6 @@ from penstock.router.sinks.sink import WriteResult
 from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.streaming.batches import SinkBatches
 from penstock.router.streaming.group import Group, Left, PartFailedError
-from penstock.router.telemetry import Meter
 from tests.support.scripted_spark import ScriptedRouted, TaskRows, plan
 from tests.support.waiting import wait_until
 from tests.unit.router.sink_rows import TestClock

@@ -13,9 +13,9 @@ from penstock.router.checkpoint.deliveries import DeliveryJournal, deliveries_of
 from penstock.router.checkpoint.local import StartingOffsets
 from penstock.router.deadletters.files import find_dead_letters
 from penstock.router.deadletters.writer import Reason, send_to_dlq
+from penstock.router.meter import Meter
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext
-from penstock.router.telemetry import Meter
 from penstock.router.trace.conditions import Routing
 from penstock.router.trace.records import ReadRecords, read_records, value_digest
 from penstock.router.trace.sink_trace import SinkTrace

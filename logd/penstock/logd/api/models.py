@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from penstock.logd.controller.group_messages import GroupError
-from penstock.logd.errors import DATA_LOST, HaltCause
+from penstock.logd.errors import DATA_LOST, GroupError, HaltCause
 from penstock.logd.security.acl import AclRule, Action, Effect
 from penstock.logd.security.quotas import Quota
 

@@ -14,23 +14,20 @@ What is to go to another member is finished and let go of first.
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from penstock.logd.controller.liveness import NS_PER_MS
-from penstock.logd.errors import RefusedError, UnavailableError
+from penstock.logd.errors import GroupError, RefusedError, UnavailableError
 from penstock.logd.metadata.records import Group, GroupPartition
+
+_NS_PER_MS: Final = 1_000_000
 
 SESSION_MS_MIN: Final = 1000
 """Milliseconds; a shorter session would end with every pause of a process."""
 
 SESSION_MS_MAX: Final = 300_000
 """Milliseconds; what a dead member was reading waits that long for another."""
-
-GroupError: TypeAlias = Literal["", "FENCED", "REFUSED"]
-"""`FENCED`: it is no member, or not any more; it may join under a new id. `REFUSED`: it cannot
-join; the message says why."""
 
 
 class MemberBeat(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -211,7 +208,7 @@ class Member:
     ) -> None:
         self._group, self._member = group, member
         self._streams, self._session_ms = streams, session_ms
-        self._session_ns = session_ms * NS_PER_MS
+        self._session_ns = session_ms * _NS_PER_MS
         self._sent_ns: dict[int, int] = {}
         self._sequence = 0
         self._beat_ns = 0

@@ -24,12 +24,11 @@ from penstock.logd.controller.group_messages import (
     SESSION_MS_MAX,
     SESSION_MS_MIN,
     Assignment,
-    GroupError,
     MemberAnswer,
     MemberBeat,
 )
 from penstock.logd.controller.liveness import NS_PER_MS
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import GroupError, RefusedError
 from penstock.logd.limits import GROUP_MEMBERS_MAX, GROUP_PARTITIONS_MAX, GROUPS_MAX
 from penstock.logd.metadata.commands import (
     Command,

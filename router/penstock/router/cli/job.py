@@ -13,10 +13,10 @@ import click
 from penstock.base.clock import SystemClock
 from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import naming
+from penstock.router.meter import Meter
 from penstock.router.replay.progress import Report, silent
 from penstock.router.sinks import SinkContext, make_sink
 from penstock.router.spark.submitted import is_submitted, with_submitted
-from penstock.router.telemetry import Meter
 from penstock.service import UnavailableError, configure_logs, load_config, run_until_stopped
 
 POLL_S: Final = 0.5

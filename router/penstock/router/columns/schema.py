@@ -169,13 +169,12 @@ def view(name: ViewName, *, include_headers: bool = False) -> View:
 def _record_columns(kinds: tuple[str, ...]) -> list[Column]:
     """The columns of some kinds together, each once."""
     from penstock.specs.formats import schemas
-    from penstock.specs.formats import schemas as spec_columns
     from penstock.specs.models.kinds import BASE_MODELS
 
     found: dict[str, Column] = {}
     for kind in kinds:
         exported = StructType.fromJson(schemas.spark(BASE_MODELS[kind]))
-        for neutral, field in zip(spec_columns.fields(kind), exported, strict=True):
+        for neutral, field in zip(schemas.fields(kind), exported, strict=True):
             assert neutral.name == field.name, (neutral, field)
             name = _RENAMED.get(field.name, field.name)
             path = tuple(field.metadata["path"])

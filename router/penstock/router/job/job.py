@@ -34,6 +34,7 @@ from penstock.router.job.maintenance import MaintenanceThreads
 from penstock.router.job.permissions import require_room_for_dead_letters
 from penstock.router.job.routes import check_routes
 from penstock.router.job.starting_offsets import first_state, starting_offsets
+from penstock.router.meter import Meter
 from penstock.router.read.logd_reader import LogdReader, LogState
 from penstock.router.read.offset_spec import Goal
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition
@@ -45,7 +46,7 @@ from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.spark.session import HeapExhaustedError, Session
 from penstock.router.streaming.query import SinkQuery
 from penstock.router.streaming.query_groups import QueryGroups
-from penstock.router.telemetry import Meter, StatusCollector
+from penstock.router.telemetry import StatusCollector
 from penstock.router.trace.service import TRACE_PATH, TraceService
 from penstock.service import (
     Health,
@@ -262,6 +263,7 @@ class Job:
         self._session = Session.start(
             config.job, config.session, config.working_dir, lock=self._home.descriptor
         )
+        self._session.start_workers()
         if is_stopping():
             return
         with self._session.alive():

@@ -32,7 +32,7 @@ from penstock.router.lake.plan import (
     steps,
 )
 from penstock.router.lake.store import LakeStore
-from penstock.router.telemetry import Meter
+from penstock.router.meter import Meter
 
 _LEASE_S: Final = 30.0
 _WAIT_LEASES: Final = 3

@@ -31,6 +31,7 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.permissions import require_its_user, require_room_for_dead_letters
 from penstock.router.job.routes import Routed, check_routes, steps_to
 from penstock.router.job.starting_offsets import first_state
+from penstock.router.meter import Meter
 from penstock.router.read.batch_sizes import TASK_BYTES, LargestFrame, PlannedBytes
 from penstock.router.read.logd_reader import LogdReader, LogState
 from penstock.router.read.offsets import Offsets, generations_of
@@ -42,7 +43,6 @@ from penstock.router.spark.readers import Steps, read
 from penstock.router.spark.session import Session, SparkEndedError
 from penstock.router.streaming.batches import logd_options
 from penstock.router.streaming.query import first_lines
-from penstock.router.telemetry import Meter
 from penstock.service import ConfigError, ExitCode, ServiceError, UnavailableError
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing_extensions import override
 from penstock.base.files import atomic_write, sync_directories
 from penstock.base.pluralize import pluralize
 from penstock.router.errors import BadOptionError
+from penstock.router.meter import Meter
 from penstock.router.read.offsets import Offsets, offsets_from_json
-from penstock.router.telemetry import Meter
 from penstock.service import ConfigError
 
 Unit = Literal["batches", "files"]

@@ -18,8 +18,8 @@ from penstock.base.clock import BlockingClock
 from penstock.router.delivery.batch_names import BatchNames, positions_of
 from penstock.router.errors import StoppedError
 from penstock.router.job.settings import SinkConfig
+from penstock.router.meter import Meter
 from penstock.router.read.offsets import Offsets, StreamPartition, reading_begins
-from penstock.router.telemetry import Meter
 
 if TYPE_CHECKING:
     from penstock.service.tracing.spans import Tracer

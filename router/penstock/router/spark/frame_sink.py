@@ -51,9 +51,9 @@ from penstock.router.deadletters.writer import MALFORMED_COLUMNS, send_malformed
 from penstock.router.delivery.batch_names import in_log_order
 from penstock.router.errors import BadOptionError, RouterError, StoppedError
 from penstock.router.job.settings import Seconds, Settings
+from penstock.router.meter import Meter
 from penstock.router.sinks.registry import AnySinkConfig, open_sink
 from penstock.router.sinks.sink import Sink, SinkContext
-from penstock.router.telemetry import Meter
 
 NAME: Final = "penstock"
 

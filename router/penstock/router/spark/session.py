@@ -26,7 +26,7 @@ from typing import Any, Final
 import psutil
 import structlog
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import InheritableThread, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
@@ -277,7 +277,7 @@ _OF_STARTS: Final = frozenset(
 )
 """What runs in the Python processes that Spark starts queries with, and no batch needs."""
 
-_UNUSED_EVERY_NS: Final = 30 * 10**9
+_UNUSED_EVERY_NS: Final = 10 * 10**9
 """Between two looks for processes that are not needed any more."""
 
 _NO_RESOURCES: Final = "Initial job has not accepted any resources"
@@ -371,6 +371,19 @@ class Session:
         readers.register(spark)
         task_runs.register(spark)
         return cls(spark, gateway, config, work_dir, exit_timeout_s=exit_timeout_s)
+
+    def start_workers(self) -> None:
+        """Have the process that forks the workers of tasks started now, without waiting for it.
+
+        Spark starts it for the first task only, after seconds in which a query starts on one core.
+        """
+        if self._config.is_local:
+            InheritableThread(target=self._run_a_task, name="first-task", daemon=True).start()
+
+    def _run_a_task(self) -> None:
+        # What makes it fail makes the first batch fail, too, which reports it.
+        with suppress(Py4JError, PySparkException, OSError):
+            task_runs.run_for_each(self.spark.sparkContext, [0], abs)
 
     @property
     def ui(self) -> str | None:

@@ -16,10 +16,15 @@ MODULE: Final = "penstock.router.spark.worker_daemon"
 """For the setting `spark.python.daemon.module`, which only the workers of tasks follow."""
 
 _IMPORTED: Final = (
+    "encodings.idna",
     "pyspark.worker",
     "penstock.router.job.route_task",
     "penstock.router.read.source",
+    "penstock.router.sinks.parquet.client",
+    "penstock.router.sinks.parquet.writer",
     "penstock.router.spark.task_runs",
+    "penstock.router.streaming.log_tasks",
+    "pyarrow.parquet",
 )
 
 

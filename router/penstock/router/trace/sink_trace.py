@@ -23,11 +23,11 @@ from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.batch_writer import route_steps
 from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import ROUTE_COLUMN, RouteSteps
+from penstock.router.meter import Meter
 from penstock.router.read.offsets import Offsets
 from penstock.router.sinks import Sink, SinkContext, make_sink
 from penstock.router.sinks.http.settings import legible
 from penstock.router.sinks.sink import Gone, Place
-from penstock.router.telemetry import Meter
 from penstock.router.trace.conditions import Routing, looks_at_clock
 from penstock.router.trace.records import ReadRecords
 from penstock.router.trace.verdict import Fate, Verdict, Wanted

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from penstock.router.telemetry import Meter
+from penstock.router.meter import Meter
 
 _NAMES_MAX: Final = 50_000
 """Cached fitted names, some 10 MB; of later ones it is not known whether they merge

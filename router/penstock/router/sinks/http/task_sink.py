@@ -40,6 +40,7 @@ from penstock.router.delivery.result import (
     Success,
     TooLarge,
 )
+from penstock.router.meter import Meter
 from penstock.router.sinks.http.request_sink import (
     Faulty,
     HttpRequestSink,
@@ -48,7 +49,6 @@ from penstock.router.sinks.http.request_sink import (
 )
 from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
 from penstock.router.sinks.sink import GatheringWriter, SinkContext, TaskSink, WriteResult
-from penstock.router.telemetry import Meter
 
 SENDING_S_MAX: Final = 5.0
 """Seconds after which a task begins no further request."""
