@@ -34,6 +34,7 @@ from tests.bench.figures import Aim, Case, percentile
 from tests.bench.footprint import wait_idle
 from tests.bench.harness import Bench
 from tests.bench.machine import cpu_seconds
+from tests.bench.spark_source import PYTHONS_REST_S, archive_classes
 from tests.support.processes import arguments_of
 from tests.support.waiting import wait_until
 
@@ -49,9 +50,6 @@ COMMANDS: Final[Mapping[str, float]] = {"penstock --help": 0.15, "penstock logd 
 _COMMAND_RUNS: Final = 5
 _PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
 _SERVICE: Final = "bench"
-_PYTHONS_REST_S: Final = 80
-"""Spark ends Python processes that it has not used for a minute."""
-
 _PARTS: Final[Mapping[str, str]] = {
     "penstock.logd": "logd",
     "penstock.collector": "collector",
@@ -98,13 +96,14 @@ def run(bench: Bench) -> Iterator[Case]:
                aims=(Aim("p50", None, ROW_P50_MAX_S),))  # fmt: skip
     aims = tuple(Aim(name, None, most_s) for name, most_s in COMMANDS.items())
     commands = Case("z", "a command, from its start to its end", "s", "lower", aims=aims)
+    archive_classes(bench)
     for _ in bench.turns("z", [TOTAL], warm_up=False):
         directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))  # a socket's path is short
         try:
             begun_ns = perf_counter_ns()
             with _appliance(directory) as launcher:
                 ready.add(TOTAL, (perf_counter_ns() - begun_ns) / 1e9)
-                wait_idle(bench.pick(_PYTHONS_REST_S, _PYTHONS_REST_S, 1))
+                wait_idle(bench.pick(PYTHONS_REST_S, PYTHONS_REST_S, 1))
                 _note(memory, cpu, _uses(launcher, bench.pick(60, 30, 1)))
                 for name in COMMANDS:
                     for took_s in _command_s(name, directory):

@@ -6,6 +6,8 @@ workers, past ones too. So they hold on a busy machine as well. The log's own pr
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from time import perf_counter
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.bench.harness import Bench
+from penstock.router.spark.session import ARCHIVE_PATH
+from tests.bench.harness import Bench, Effort
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import publish
@@ -77,6 +80,18 @@ class Place:
         begun, core_s = perf_counter(), _core_seconds(process)
         make().write.format("noop").mode("overwrite").save()
         return Cost(self.count, _core_seconds(process) - core_s, perf_counter() - begun)
+
+
+PYTHONS_REST_S = 95
+"""Spark ends what it has forked of a Python process a minute after its last use, a job the rest."""
+
+
+def archive_classes(bench: Bench) -> None:
+    """See that this Python environment has the archive of Spark's classes, as images have it."""
+    if bench.effort is not Effort.SMOKE and not ARCHIVE_PATH.is_file():
+        bench.progress.step("archiving Spark's classes")
+        command = [sys.executable, "-m", "penstock.router", "prepare"]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 def records_of_300(count: int) -> Iterator[bytes]:

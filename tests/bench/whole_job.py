@@ -1,11 +1,12 @@
 """u. A whole job: from logd through its routes into three sinks or one, a second of one core.
 
 `penstock router run` as a process, on `local[2]`, with all that a job does: a query for each sink,
-checkpoints, the sinks' own notes. Records count once they are in every sink. The first part of the
+checkpoints, the sinks' own notes. Records count once they are in every sink. The first half of the
 log is for the JVM to compile what it runs; rates are those of the rest, memory and seconds to ready
-of the whole run. The destinations of requests are a server that throws everything away; its
-CPU time, and logd's, count apart. A job that is idle has had a few records, and then rested for
-longer than Spark keeps Python processes that have nothing to do.
+of the whole run. The JVM has the archive of classes that images have. The destinations of requests
+are a server that throws everything away; its CPU time, and logd's, count apart. A job that is idle
+has had a few records, and then rested for longer than Spark keeps Python processes that have
+nothing to do.
 
 Then one sink of Parquet, of records that the collector makes of lines of eleven formats.
 
@@ -30,10 +31,12 @@ from tests.bench.figures import Aim, Case
 from tests.bench.footprint import wait_idle
 from tests.bench.harness import Bench
 from tests.bench.spark_source import (
+    PYTHONS_REST_S,
     QUIET,
     QUIET_SUBJECT,
     RECORD_BYTES,
     STREAM,
+    archive_classes,
     filled_log,
     tree_seconds,
 )
@@ -52,8 +55,6 @@ THROUGH_ALL_MIN = {FILES: 100_000, MIXED: 25_000}
 OF_A_CORE_MIN = {ONE: 110_000, FILES: 50_000}
 IDLE_MIB_MAX = 500
 _IDLE_RECORDS = 200
-_PYTHONS_REST_S = 80
-"""Spark ends Python processes that it has not used for a minute."""
 
 LINES_TITLE = "lines of eleven formats from logd through one sink of Parquet"
 LINES = "one of Parquet, lines"
@@ -106,15 +107,16 @@ def run(bench: Bench) -> Iterator[Case]:
     first = Case("u", "from start to the first commit", "s", better="lower")
     idle = Case("u", "memory of an idle job", "MiB", better="lower",
                 aims=(Aim(ONE, None, IDLE_MIB_MAX),))  # fmt: skip
+    archive_classes(bench)
     directory = bench.directory / "u"
-    count = bench.pick(2_000_000, 600_000, 2_000)
+    count = bench.pick(2_000_000, 1_200_000, 2_000)
     with filled_log(bench, "u", count) as (nats_url, logd), nowhere() as url:
         ways = {ONE: _file, FILES: _files, MIXED: _mixed, SMALL: _mixed}
         for number, (name, counts) in enumerate(bench.turns("u", tuple(ways), warm_up=False)):
             at = directory / f"job{number}"
             more = _SMALL if name is SMALL else {"trigger": {"interval_s": 1}}
             job = _job(at, logd, ways[name](at, url), more)
-            ran = _ran(job, count, warm_up=count * bench.pick(4, 4, 0) / 10)
+            ran = _ran(job, count, warm_up=count * bench.pick(5, 5, 0) / 10)
             if counts:
                 records.add(name, ran.records / ran.wall_s)
                 per_core.add(name, ran.records / ran.core_s)
@@ -126,7 +128,7 @@ def run(bench: Bench) -> Iterator[Case]:
             at = directory / f"idle{number}"
             job = _job(at, logd, _file(at, url), {"streams": [QUIET]})
             publish(nats_url, QUIET_SUBJECT, list(map(log_line, range(_IDLE_RECORDS))))
-            rest_s = bench.pick(_PYTHONS_REST_S, _PYTHONS_REST_S, 1)
+            rest_s = bench.pick(PYTHONS_REST_S, PYTHONS_REST_S, 1)
             idle.add(ONE, _idle_mib(job, number * _IDLE_RECORDS, rest_s))
     yield from (records, per_core, volume, memory, ready, first, idle)
 
@@ -137,13 +139,14 @@ def run_lines(bench: Bench) -> Iterator[Case]:
                 aims=(Aim(LINES, None, LINES_OF_A_CORE_MIN),))  # fmt: skip
     sample = list(records_of_lines(1000))
     case.notes[LINES] = f"{sum(map(len, sample)) / len(sample):.0f} B a record"
+    archive_classes(bench)
     directory = bench.directory / "u-lines"
-    count = bench.pick(2_000_000, 600_000, 2_000)
+    count = bench.pick(2_000_000, 1_200_000, 2_000)
     with filled_log(bench, "u-lines", count, records_of_lines) as (_, logd):
         for number, (name, counts) in enumerate(bench.turns("u, lines", (LINES,), warm_up=False)):
             at = directory / f"job{number}"
             job = _job(at, logd, _file(at, ""), {"trigger": {"interval_s": 1}})
-            ran = _ran(job, count, warm_up=count * bench.pick(4, 4, 0) / 10)
+            ran = _ran(job, count, warm_up=count * bench.pick(5, 5, 0) / 10)
             if counts:
                 case.add(name, ran.records / ran.core_s)
     yield case
@@ -161,8 +164,9 @@ def run_by_cores(bench: Bench) -> Iterator[Case]:
     core_us = Case("u", "CPU time of a record", "µs", better="lower", compare=of_one)
     driver = Case("u", "of that, the driver's", "%", better="lower",
                   aims=(Aim(workers, None, DRIVER_SHARE_MAX),))  # fmt: skip
+    archive_classes(bench)
     directory = bench.directory / "u-cores"
-    count = bench.pick(2_000_000, 600_000, 2_000)
+    count = bench.pick(2_000_000, 1_200_000, 2_000)
     cluster = SparkCluster(directory / "cluster")
     with (
         filled_log(bench, "u-cores", count) as (_, logd),
@@ -178,7 +182,7 @@ def run_by_cores(bench: Bench) -> Iterator[Case]:
                 sinks = {"hook": {"type": "http", "url": f"{url}/in"}}
             spark = _spark_on(name.partition(", ")[2], cluster)
             job = _job(at, logd, sinks, {"spark": spark, "trigger": {"interval_s": 1}})
-            ran = _ran(job, count, cluster, warm_up=count * bench.pick(4, 4, 0) / 10)
+            ran = _ran(job, count, cluster, warm_up=count * bench.pick(5, 5, 0) / 10)
             if counts:
                 records.add(name, ran.records / ran.wall_s)
                 core_us.add(name, ran.core_s / ran.records * 1e6)
