@@ -1,6 +1,9 @@
 """The data source's options and planning, against a log of our own making."""
 
 import gc
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -89,9 +92,26 @@ def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
     ],
 )
 def test_a_bad_option_is_refused(options: dict[str, str]) -> None:
-    source = LogDataSource(NEEDED | options)
-    with pytest.raises(BadOptionError):
+    def plans() -> None:
+        source = LogDataSource(NEEDED | options)
         source.streamReader(source.schema())
+
+    with pytest.raises(BadOptionError):
+        plans()
+
+
+def test_processes_that_plan_and_read_look_nothing_up_in_the_specs(tmp_path: Path) -> None:
+    source = LogDataSource(NEEDED | {"view": "records"})
+    pickled = tmp_path / "source"
+    pickled.write_bytes(pickle.dumps((source, source.schema())))
+    script = (
+        "import pickle, sys; from pathlib import Path;"
+        " source, schema = pickle.loads(Path(sys.argv[1]).read_bytes());"
+        " source.streamReader(schema);"
+        " print(*(name for name in sys.modules if name.startswith('penstock.specs')))"
+    )
+    command = [sys.executable, "-c", script, str(pickled)]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "\n"
 
 
 def test_an_unknown_option_is_refused_and_the_nearest_known_one_named() -> None:

@@ -15,6 +15,7 @@ from penstock.logd.client import Access
 from penstock.router.columns.filters import Filter, columns_of, filter_from_json
 from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.schema import VIEWS, View, ViewName, view
+from penstock.router.columns.spec_versions import SpecVersions, known_versions
 from penstock.router.errors import BadOptionError
 from penstock.router.read.logd_reader import LogdReader
 from penstock.router.read.offset_spec import (
@@ -169,7 +170,7 @@ class SourceOptions:
     pass_through: tuple[str, ...]
     only: Filter | None
     push_filters: bool
-    specs: tuple[str, ...]
+    versions: SpecVersions
     plan_in: Path | None
     measures: bool
 
@@ -189,12 +190,18 @@ class SourceOptions:
         )
 
 
-def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+def parse_options(
+    options: Mapping[str, str],
+    *,
+    streaming: bool | None = None,
+    before: SourceOptions | None = None,
+) -> SourceOptions:
     """Check the options of the data source.
 
     Args:
         options: Options by name, in any case.
         streaming: Whether for a stream or a batch; None: not known yet.
+        before: What the same options gave before; what was looked up in the specs is taken from it.
 
     Raises:
         BadOptionError: One is missing, unknown, out of place, or of the wrong form.
@@ -204,6 +211,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
     read_from = given.choice("readFrom", ("leader", "replica"), "leader")
     if rack and read_from == "leader":
         raise BadOptionError("option rack needs readFrom=replica")
+    found = _view(given) if before is None else before.view
     return SourceOptions(
         logd=given.need("logd"),
         subscription=_subscription(given),
@@ -222,12 +230,12 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None = None) 
         retry_timeout_s=given.seconds("retryTimeoutSeconds", _RETRY_TIMEOUT_S),
         access=_access(given),
         rack=rack if read_from == "replica" else None,
-        view=_view(given),
+        view=found,
         columns=given.names("columns") or None,
         pass_through=given.names("passThrough"),
-        only=_filter(given),
+        only=_filter(given, found),
         push_filters=given.flag("pushFilters", default=False),
-        specs=given.names("specs"),
+        versions=_versions(given, found) if before is None else before.versions,
         plan_in=Path(plan_in) if (plan_in := given.text("planIn")) else None,
         measures=given.flag("measureSizes", default=False),
     )
@@ -392,12 +400,16 @@ def _view(given: _Given) -> View:
     return found
 
 
-def _filter(given: _Given) -> Filter | None:
+def _versions(given: _Given, found: View) -> SpecVersions:
+    return known_versions(given.names("specs")) if found.is_typed else SpecVersions()
+
+
+def _filter(given: _Given, found: View) -> Filter | None:
     document = given.document("filter")
     if document is None:
         return None
     condition = filter_from_json(document)
-    _view(given).struct(columns_of(condition))
+    found.struct(columns_of(condition))
     return condition
 
 

