@@ -236,3 +236,10 @@ def test_plain_lines_are_what_they_would_be_one_by_one(line: bytes) -> None:
 )
 def test_where_the_gate_refuses_one_each_is_judged(context: LineContext) -> None:
     assert PlainLines(context, NOW_NS).make(b"hello") is None
+
+
+def test_an_empty_key_makes_no_event_of_an_object() -> None:
+    line = b'{"":"x","message":"paid"}'
+    record, _ = decode_line(line, CONTEXT, NOW_NS, truncated=False)
+    assert json.loads(record)["body"] == line.decode()
+    assert PlainLines(CONTEXT, NOW_NS).make(line) == (record, check_line(record))

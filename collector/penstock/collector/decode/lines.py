@@ -342,7 +342,7 @@ def structured_fields(line: bytes, rules: LineRules) -> tuple[dict[str, Any] | N
         if text[:1] != b"{":
             return None, False
     fields, repaired = read_object(text)
-    if fields is None or not (is_telling(fields) or rules.field in fields):
+    if fields is None or not (is_telling(fields) or (rules.field and rules.field in fields)):
         return None, False
     return fields, repaired
 
