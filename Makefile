@@ -5,7 +5,7 @@ LENGTH = $(if $(RUNS),--runs $(RUNS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE # else each process compiles its modules, and each worker of pytest all tests: a quarter of a run
 
-.PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate fuzz-detectors soak appliance-soak nemesis crash router-kills bench failover mutate wheel proto metrics reference constraints clean
+.PHONY: help demo test test-all test-rest test-containers test-extended check sim fuzz fuzz-gate fuzz-detectors fuzz-events soak appliance-soak nemesis crash router-kills bench failover mutate wheel proto metrics reference constraints clean
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
@@ -27,12 +27,12 @@ check: .venv/.installed ## Format, lint, types, import contracts, tidiness, bare
 sim: .venv/.installed ## Run the seeded simulations only; SEED=n repeats one
 	@$(BIN)/python -m tests.run sim $(ARGS)
 
-fuzz: fuzz-gate fuzz-detectors ## Send hostile bytes to every port and decoder; CASES=n times as many as the tests do, RECORDS=n for gate and detectors, SEED=n draws others
+fuzz: fuzz-gate fuzz-detectors fuzz-events ## Send hostile bytes to every port and decoder; CASES=n times as many as the tests do, RECORDS=n for gate, detectors and events, SEED=n draws others
 	@PENSTOCK_FUZZ_CASES=$(or $(CASES),20) PENSTOCK_FUZZ_SEED=$(or $(SEED),0) $(BIN)/pytest --timeout 3600 \
 	  tests/unit/logd/test_hostile_requests.py tests/unit/collector/test_hostile_bytes.py \
 	  tests/live/test_logd_fuzz.py $(ARGS)
 
-fuzz-gate fuzz-detectors: seed := $(or $(SEED),$(shell date +%N))
+fuzz-gate fuzz-detectors fuzz-events: seed := $(or $(SEED),$(shell date +%N))
 fuzz-gate: .venv/.installed
 	@echo "the fast gate against pydantic: $(or $(RECORDS),100000) mutated lines of each kind, SEED=$(seed)"
 	@FUZZ=$(or $(RECORDS),100000) FUZZ_SEED=$(seed) $(BIN)/pytest --timeout 3600 tests/unit/specs/test_fast_validator.py $(ARGS)
@@ -40,6 +40,10 @@ fuzz-gate: .venv/.installed
 fuzz-detectors: .venv/.installed
 	@echo "the search for sensitive values against the slow one: $(or $(RECORDS),100000) mutated lines, SEED=$(seed)"
 	@MUTATED_LINES=$(or $(RECORDS),100000) MUTATED_SEED=$(seed) $(BIN)/pytest --timeout 36000 tests/unit/specs/test_mutated_lines.py $(ARGS)
+
+fuzz-events: .venv/.installed
+	@echo "JSON lines decoded together against each decoded slowly: $(or $(RECORDS),100000) mutated lines, SEED=$(seed)"
+	@MUTATED_EVENTS=$(or $(RECORDS),100000) MUTATED_SEED=$(seed) $(BIN)/pytest --timeout 3600 tests/unit/collector/test_mutated_events.py $(ARGS)
 
 test-containers: .venv/.installed ## Build the images and run deploy/compose.yaml for real, with faults; needs root or docker
 	@$(BIN)/python -m tests.run containers $(ARGS)

@@ -7,7 +7,7 @@ event loop, NATS and the checkpoint come besides, and are in p.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from time import process_time_ns
@@ -127,9 +127,9 @@ class _Way:
         return done
 
 
-def _decode(lines: list[Line]) -> list[Made]:
-    plain = PlainLines(_CONTEXT, _NOW_NS)
-    return [plain.make(line.text) or (_decode_alone(line), None) for line in lines]
+def _decode(lines: Sequence[Line]) -> list[Made]:
+    made = PlainLines(_CONTEXT, _NOW_NS).make_together([line.text for line in lines])
+    return [one or (_decode_alone(line), None) for one, line in zip(made, lines, strict=True)]
 
 
 def _decode_alone(line: Line) -> bytes:

@@ -243,3 +243,11 @@ def test_an_empty_key_makes_no_event_of_an_object() -> None:
     record, _ = decode_line(line, CONTEXT, NOW_NS, truncated=False)
     assert json.loads(record)["body"] == line.decode()
     assert PlainLines(CONTEXT, NOW_NS).make(line) == (record, check_line(record))
+
+
+def test_lines_that_were_cut_together_are_lines() -> None:
+    cutter = LineCutter(100)
+    lines = cutter.feed(b"one\r\ntwo\n\nthr")
+    assert lines == [Line(b"one", 5), Line(b"two", 9), Line(b"", 10)]
+    assert (lines[1], lines[1:], len(lines)) == (Line(b"two", 9), [*lines][1:], 3)
+    assert lines != [Line(b"one", 5)]

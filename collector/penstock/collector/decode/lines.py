@@ -19,9 +19,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from operator import methodcaller
+from typing import Annotated, Any, Final
 
 import msgspec
 import orjson
@@ -41,7 +42,13 @@ from penstock.collector.decode.loggers import (
 from penstock.collector.decode.severity import INFO, Severity, severity_in_line
 from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeValidator, log_fields
 from penstock.collector.decode.timestamps import time_of
-from penstock.specs.limits import ATTRIBUTES_MAX, RECORD_BYTES_MAX, STRING_CHARACTERS_MAX
+from penstock.specs.limits import (
+    ATTRIBUTES_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    RECORD_BYTES_MAX,
+    STRING_CHARACTERS_MAX,
+)
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 
@@ -56,6 +63,14 @@ taken to the end of the text: looking for its end from each quote in it would ta
 _DIGITS_MAX: Final = 4000
 """Digits that an integer may have; Python itself refuses somewhat more."""
 _decode: Final = msgspec.json.Decoder().decode
+_Scalar = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)] | float | str | bool | None
+_Bounded = _Scalar | dict[str, Any] | list[Any]
+_decode_bounded: Final = msgspec.json.Decoder(dict[str, _Bounded]).decode
+"""An object, of which no number is beyond what a record can hold."""
+_decode_scalars: Final = msgspec.json.Decoder(dict[str, _Scalar]).decode
+"""The same, if none of its values is an object or a list."""
+_TOGETHER: Final = 128
+"""Lines that are decoded together: where one is odd, each of them is decoded by itself."""
 
 
 def read_object(text: bytes) -> tuple[dict[str, Any] | None, bool]:
@@ -206,6 +221,7 @@ class PlainLines:
             self._verdict = verdict
         self._events = ShapedEvents(context.resource, context.attributes, now_ns, timed=False)
         self._context, self._now_ns = context, now_ns
+        self._names_no_time = not (context.rules.field or context.rules.needs_time)
         self._validator = ShapeValidator()
 
     def make(self, line: bytes) -> Made | None:
@@ -214,6 +230,17 @@ class PlainLines:
         It does when it is longer, not UTF-8, or not plain in another way; `decode_line` reads all.
         """
         if line[:1] in _MAY_BEGIN_JSON:
+            if self._names_no_time and line[:1] == b"{" and len(line) <= STRING_CHARACTERS_MAX:
+                try:
+                    bounded = _decode_bounded(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    bounded = None
+                if bounded is not None:
+                    if not is_telling(bounded):
+                        return self._make_text(line)
+                    if line.find(b"{", 1) < 0 and b"[" not in line:
+                        return self._events.make_scalars(bounded)
+                    return self._events.make(bounded)
             fields, repaired = structured_fields(line, self._context.rules)
             if repaired or line.startswith(BYTE_ORDER_MARK):
                 return None
@@ -221,6 +248,31 @@ class PlainLines:
                 rules = self._context.rules
                 alone = rules.field or (rules.needs_time and TIMES.isdisjoint(fields))
                 return None if alone else self._events.make(fields)
+        return self._make_text(line)
+
+    def make_together(self, lines: Sequence[bytes]) -> list[Made | None]:
+        """As `make` of each."""
+        made: list[Made | None] = []
+        for at in range(0, len(lines), _TOGETHER):
+            part = lines[at : at + _TOGETHER]
+            made += self._make_events(part) or map(self.make, part)
+        return made
+
+    def _make_events(self, lines: Sequence[bytes]) -> list[Made | None] | None:
+        """The records of structured lines of scalars; None where one is none."""
+        if (
+            not self._names_no_time
+            or not all(map(methodcaller("startswith", b"{"), lines))
+            or max(map(len, lines)) > STRING_CHARACTERS_MAX
+        ):
+            return None
+        try:
+            events = [*map(_decode_scalars, lines)]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return self._events.make_together(events) if all(map(is_telling, events)) else None
+
+    def _make_text(self, line: bytes) -> Made | None:
         if self._context.rules.looks_into_text:
             return self._look_into(line)
         if self._verdict is None or len(line) > _PLAIN_BYTES_MAX:

@@ -138,16 +138,17 @@ def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     cut = frozenset(unit.meta.get("truncated", ()))
     plain = PlainLines(context, unit.received_ns)
     decoded = Decoded()
-    for index, raw in enumerate(unit.payload.split(b"\n")):
-        made = None if index in cut else plain.make(raw)
-        if made is None:
-            record, end = decode_line(
-                raw, context, unit.received_ns, truncated=index in cut, notes=decoded.notes
-            )
-            made = record, None
-            if end != "pass":
-                decoded.ended[index] = end
-        decoded.add(index, made)
+    lines = unit.payload.split(b"\n")
+    for index, (raw, made) in enumerate(zip(lines, plain.make_together(lines), strict=True)):
+        if made is not None and index not in cut:
+            decoded.add(index, made)
+            continue
+        record, end = decode_line(
+            raw, context, unit.received_ns, truncated=index in cut, notes=decoded.notes
+        )
+        decoded.add(index, (record, None))
+        if end != "pass":
+            decoded.ended[index] = end
     return decoded
 
 

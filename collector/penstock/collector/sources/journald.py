@@ -8,6 +8,7 @@ the last sync and the last cursor come again.
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Sequence
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field
@@ -111,7 +112,7 @@ class JournaldSource(Source):
             if lines:
                 await self._take(lines)
 
-    async def _take(self, lines: list[Line]) -> None:
+    async def _take(self, lines: Sequence[Line]) -> None:
         data = b"\n".join(line.text for line in lines)
         meta = {"service": self._section.service}
         payload = Payload("journal", data, len(lines), meta)

@@ -8,7 +8,7 @@ and one commit.
 import asyncio
 import os
 import select
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field
@@ -97,7 +97,7 @@ class StdinSource(Source):
         except BlockingIOError:
             return None
 
-    async def _take(self, lines: list[Line]) -> None:
+    async def _take(self, lines: Sequence[Line]) -> None:
         if not lines:
             return
         payload = payload_of_lines(lines, service=self._service, rules=self._rules)

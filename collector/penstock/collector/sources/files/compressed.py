@@ -550,7 +550,7 @@ class CompressedTail(Tail):
         return False
 
     @override
-    def read(self, now_ns: int) -> tuple[int, list[Line], bool]:
+    def read(self, now_ns: int) -> tuple[int, Sequence[Line], bool]:
         """Read as any tail does.
 
         Raises:

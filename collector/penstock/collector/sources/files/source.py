@@ -21,8 +21,9 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -54,7 +55,7 @@ from penstock.collector.sources.files.identity import FileState, Generations, Ve
 from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.files.tail import Tail, look, make_tail, open_to_read, read_span
 from penstock.collector.sources.files.watcher import Watcher
-from penstock.collector.sources.line_framing import Line, parts_of
+from penstock.collector.sources.line_framing import Line, TextLines, parts_of
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.transforms.graph.graph import Chunk
 
@@ -641,7 +642,7 @@ class FileSource(Source):
             self._search.release(tail.stamp)
         self._generations.lost.append(tail.state)
 
-    async def _take(self, tail: Tail, start: int, lines: list[Line]) -> None:
+    async def _take(self, tail: Tail, start: int, lines: Sequence[Line]) -> None:
         origin = tail.state.origin
         if lines:
             now_ns = self._clock.unix_ns()
@@ -651,27 +652,16 @@ class FileSource(Source):
                 {"log.file.path": printable(path), "log.file.name": printable(Path(path).name)},
                 self._rules,
             )
-            account = self._ledger[self.name]
-            account.notes["lines_truncated"] += sum(line.truncated for line in lines)
-            if any(len(line.text) > LINE_BYTES_MAX for line in lines):
-                lines = self._split(lines)
+            lines = self._bounded(lines)
             self._ledger.read(self.name, len(lines))
-            plain = PlainLines(context, now_ns)
-            found: list[Made] = []
-            ended: dict[int, OnError] = {}
-            for line in lines:
-                made, end = self._decode(line, plain, context, now_ns)
-                found.append(made)
-                if not line.continued:
-                    tail.ended = end
-                if tail.ended != "pass":
-                    ended[line.end] = tail.ended
+            found, ended = self._decode_all(tail, lines, context, now_ns)
+            ends = lines.ends if isinstance(lines, TextLines) else [line.end for line in lines]
             await self._pipeline.take(
                 Chunk(
                     origin=origin,
                     source=self.name,
                     start=start,
-                    sequences=[line.end for line in lines],
+                    sequences=ends,
                     lines=[record for record, _ in found],
                     resource=b"",
                     observed_ns=now_ns,
@@ -714,7 +704,18 @@ class FileSource(Source):
             own["service.name"] = service_of(attributes, path)
         return own
 
-    def _split(self, lines: list[Line]) -> list[Line]:
+    def _bounded(self, lines: Sequence[Line]) -> Sequence[Line]:
+        """Lines of which each is a record; those that were cut are counted."""
+        truncated = 0
+        if isinstance(lines, TextLines):
+            texts = lines.texts
+        else:
+            texts = [line.text for line in lines]
+            truncated = sum(line.truncated for line in lines)
+        self._ledger[self.name].notes["lines_truncated"] += truncated
+        return self._split(lines) if max(map(len, texts)) > LINE_BYTES_MAX else lines
+
+    def _split(self, lines: Sequence[Line]) -> list[Line]:
         """Lines that no record can hold as several; structured ones are taken apart instead."""
         found: list[Line] = []
         for line in lines:
@@ -727,15 +728,38 @@ class FileSource(Source):
                 found += parts_of(line, LINE_BYTES_MAX)
         return found
 
+    def _decode_all(
+        self, tail: Tail, lines: Sequence[Line], context: LineContext, now_ns: int
+    ) -> tuple[list[Made], dict[int, OnError]]:
+        """Lines as records, and treatment of those whose time cannot be read, by their ends."""
+        plain = PlainLines(context, now_ns)
+        made = _made_together(lines, plain) if isinstance(lines, TextLines) else None
+        if made is not None and None not in made:
+            tail.ended = "pass"
+            return [one for one in made if one is not None], {}
+        found: list[Made] = []
+        ended: dict[int, OnError] = {}
+        untried = plain if made is None else None
+        for line, known in zip(lines, made or repeat(None), strict=False):
+            end: OnError = "pass"
+            if (one := known) is None:
+                one, end = self._decode(line, untried, context, now_ns)
+            found.append(one)
+            if not line.continued:
+                tail.ended = end
+            if tail.ended != "pass":
+                ended[line.end] = tail.ended
+        return found, ended
+
     def _decode(
-        self, line: Line, plain: PlainLines, context: LineContext, now_ns: int
+        self, line: Line, plain: PlainLines | None, context: LineContext, now_ns: int
     ) -> tuple[Made, OnError]:
         """A line as a record, the verdict on it, if that is known, and what becomes of it.
 
         It stays as it is when it cannot be made one, for the validator to refuse.
         """
         try:
-            if line.is_plain:
+            if plain is not None and line.is_plain:
                 made = plain.make(line.text)
                 if made is not None:
                     return made, "pass"
@@ -810,3 +834,11 @@ class FileSource(Source):
             if delivery.passed(origin) >= position:
                 self._pipeline.forget(origin)
                 del self._retiring[origin]
+
+
+def _made_together(lines: TextLines, plain: PlainLines) -> list[Made | None]:
+    """Records of lines; None where one needs a full decode, which all do where one fails."""
+    try:
+        return plain.make_together(lines.texts)
+    except Exception:  # noqa: BLE001 - decoded one by one, the one that fails is counted and logged
+        return [None] * len(lines)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -212,7 +213,7 @@ class Tail:
         held = None if self.joiner is None else self.joiner.start
         return self.lines.line_start if held is None else held
 
-    def read(self, now_ns: int) -> tuple[int, list[Line], bool]:
+    def read(self, now_ns: int) -> tuple[int, Sequence[Line], bool]:
         """Read on, but nothing where the content was replaced: another generation begins with it.
 
         Looked at after the read, for a source may have waited long for room since it looked last.
@@ -231,10 +232,10 @@ class Tail:
             self.before = (self.before + data[-HEAD_BYTES:])[-HEAD_BYTES:]
         return *self.feed(data, now_ns), len(data) < FILE_READ_BYTES
 
-    def feed(self, data: bytes, now_ns: int) -> tuple[int, list[Line]]:
+    def feed(self, data: bytes, now_ns: int) -> tuple[int, Sequence[Line]]:
         """Take what was read; returns what `read` does."""
         start = self.lines.line_start
-        lines = self.lines.feed(data) if data else []
+        lines: Sequence[Line] = self.lines.feed(data) if data else []
         if data:
             self.grew_ns = now_ns
         if self.joiner is not None and lines:

@@ -1,0 +1,149 @@
+"""JSON lines, mutated: what is made of them together and quickly is what is made of each slowly.
+
+How many lines: MUTATED_EVENTS; MUTATED_SEED: which ones. The slow way is `decode_line`, with
+the validator's verdict on what it makes.
+"""
+
+import json
+import os
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock.collector.decode.line_rules import rules_of
+from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
+from penstock.specs.validate.validator import check_line
+from penstock.specs.validate.verdict import Accepted
+
+LINES = int(os.environ.get("MUTATED_EVENTS", "4000"))
+SEED = int(os.environ.get("MUTATED_SEED", "5"))
+NOW_NS = 1_767_000_000_000_000_000
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+RESOURCE = {"service.name": "shop", "host.name": "host-1"}
+NAMES = {"log.file.path": "/var/log/shop.log", "log.file.name": "shop.log"}
+TIMED = {"layouts": ["auto"], "pattern": None, "zone": "UTC"}
+CONTEXTS = [
+    LineContext(RESOURCE, NAMES),
+    LineContext(RESOURCE, {}),
+    LineContext(RESOURCE, NAMES, rules_of({"detect": ["severity", "time"]})),
+    LineContext(RESOURCE, NAMES, rules_of({"timestamp": {**TIMED, "field": "ts"}})),
+    LineContext(RESOURCE, NAMES, rules_of({"timestamp": {**TIMED, "field": None}})),
+    LineContext({"service.name": ""}, NAMES),
+]
+LEVELS: dict[str, list[Any]] = {
+    "level": ["info", " ERROR ", "warn", "loud", "", 30, 3, 2.5, None, True, {}, []],
+    "severity": ["INFO", 400, "x"], "levelno": [20, "30"],
+    "@l": ["Verbose"], "severity_number": [9],
+}  # fmt: skip
+TIMES: dict[str, list[Any]] = {
+    "timestamp": [
+        "2026-01-02T03:04:05.123456Z", "2026-01-02T03:04:05Z", "2026-01-02 03:04:05,123", "now",
+        "2026-01-02T03:04:05.1234567+01:00", "1969-01-01", "9999-01-01", "", None,
+    ],
+    "time": [1_767_000_000_123, 5, -1, True, 1e400, {"seconds": 1, "nanos": 5}],
+    "ts": [1_767_000_000.25, "1767000000", 1e18],
+    "t": [{"$date": "2026-01-02T03:04:05Z"}],
+}  # fmt: skip
+BODIES: dict[str, list[Any]] = {
+    "event": ["order placed", "", "é", 5, None], "message": ["paid \u2028", ["a"], "\0"],
+    "msg": ["x" * 33_000, "ok"], "@mt": ["{user} paid", "paid"], "MessageTemplate": ["{a}"],
+}  # fmt: skip
+KEYS = [
+    "a", "b", "user", "é", "k" * 128, "k" * 129, "", "schema", "log.file.path", "pid", "hostname",
+    "short_message", "s", "c", "trace_id", "traceId", "span_id", "traceparent", "mdc", "fields",
+]  # fmt: skip
+VALUES: list[Any] = [
+    "", "a", "é", "\U0001f600", 'a"b\\c\n', "\0", "x" * 33_000, TRACE, SPAN, "0" * 32,
+    f"00-{TRACE}-{SPAN}-01", None, True, False, 0, -1, (1 << 63) - 1, -(1 << 63), 1 << 63,
+    -(1 << 63) - 1, (1 << 64) - 1, 1 << 64, 10**30, 0.0, -0.0, 1.0, 0.1, 1e15, 1e16, 1e17, 1e-5,
+    1e-7, 5e-324, 1.7976931348623157e308, float("nan"), float("inf"), [], [1], ["a", 1], {},
+    {"b": 1}, {"message": "m"}, {"trace_id": TRACE}, {"a": {"b": {"c": {"d": {"e": 1}}}}},
+]  # fmt: skip
+PIECES = [
+    b"NaN", b"-Infinity", b"1e400", b"-0", b"-0.0", b"1E5", b"1.50", b"01", b"1.", b".5", b"+1",
+    b"9223372036854775808", b"123456789012345678901234567890", b"\\ud800", b"\\udc00", b"\\u0061",
+    b"\\ud83d\\ude00", b"\\u0000", b"\\/", b"\\x", b"\\", b"\xff", b"\xc3", b"\xed\xa0\x80",
+    b"\xef\xbb\xbf", b"\xc2\xa0", b"\0", b"\x1f", b"\t", b" ", b"\r", b",", b":", b"{", b"}", b"[",
+    b"]", b'"', b"null", b"true", b"{}", b"[[]]", b"[[[[[[[[[", b'"level":"info",', b'"a":1,"a":2,',
+    b'"level":1,', b'"timestamp":"2026-01-02T03:04:05Z",', b'"\\u0061":3,',
+]  # fmt: skip
+
+
+def event(dice: random.Random) -> dict[str, Any]:
+    """Fields of an event in any order: a few, or as many as a record has room for."""
+    fields: dict[str, Any] = {}
+    for choices in (LEVELS, TIMES, BODIES):
+        if dice.random() < 0.8:
+            key = dice.choice([*choices])
+            usual = dice.random() < 0.85
+            fields[key] = choices[key][0] if usual else dice.choice(choices[key])
+    count = dice.randint(0, 4) if dice.random() < 0.98 else dice.randint(118, 132)
+    for number in range(count):
+        key = dice.choice(KEYS) if count < 10 else f"k{number}"
+        fields[key] = dice.choice(VALUES if dice.random() < 0.12 else VALUES[:4])
+    items = [*fields.items()]
+    dice.shuffle(items)
+    return dict(items)
+
+
+def line_of(dice: random.Random, fields: dict[str, Any]) -> bytes:
+    """The fields as JSON, mostly as they are."""
+    separators = dice.choice([(",", ":"), (", ", ": "), (" ,", " : ")])
+    text = json.dumps(fields, separators=separators, ensure_ascii=dice.random() < 0.5)
+    line = text.encode("utf-8", "surrogatepass")
+    for _ in range(dice.choice([0, 0, 0, 0, 0, 0, 1, 2])):
+        at = dice.randint(0, len(line))
+        to = min(len(line), at + dice.randint(1, 6))
+        match dice.randrange(4):
+            case 0:
+                line = line[:at] + dice.choice(PIECES) + line[at:]
+            case 1:
+                line = line[:at] + dice.choice(PIECES) + line[to:]
+            case 2:
+                line = line[:at] + line[to:]
+            case _:
+                line = line[:to] + line[at:]
+    begin = dice.choice([b" ", b"\t", b"\xef\xbb\xbf", b"x"]) if dice.random() < 0.05 else b""
+    return begin + line.replace(b"\n", b"")
+
+
+def drawn(dice: random.Random, events: list[dict[str, Any]]) -> list[bytes]:
+    """Lines that come together: of one event mostly, or of many."""
+    if dice.random() < 0.3:
+        return [line_of(dice, fields) for fields in dice.choices(events, k=dice.randint(1, 9))]
+    keys = [*dice.choice(events)]
+    return [
+        json.dumps(dict.fromkeys(keys, dice.choice(VALUES[:4])) | {"level": "info"} | more).encode()
+        for more in [{"n": number} for number in range(dice.randint(1, 200))]
+    ]
+
+
+def test_what_is_made_of_mutated_lines_is_what_is_made_slowly() -> None:
+    dice, quick = random.Random(SEED), Counter[bool]()
+    events = [event(dice) for _ in range(100)]
+    while quick.total() < LINES:
+        context = CONTEXTS[0] if dice.random() < 0.5 else dice.choice(CONTEXTS)
+        events[dice.randrange(len(events))] = event(dice)
+        lines = drawn(dice, events)
+        each = PlainLines(context, NOW_NS)
+        together = PlainLines(context, NOW_NS).make_together(lines)
+        for line, made in zip(lines, together, strict=True):
+            assert made == each.make(line), line
+            quick[made is not None] += 1
+            if made is not None:
+                slowly, end = decode_line(line, context, NOW_NS, truncated=False)
+                verdict = check_line(slowly)
+                assert made[0] == slowly, line
+                assert made[1] == (verdict if isinstance(verdict, Accepted) else None), line
+                assert end == "pass", line
+    assert min(quick.values()) > LINES // 8, quick
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_each_value_is_stored_as_it_is_made_slowly(value: Any) -> None:
+    lines = [json.dumps({"level": "info", "n": value}).encode()] * 2
+    record, _ = decode_line(lines[0], CONTEXTS[0], NOW_NS, truncated=False)
+    made = PlainLines(CONTEXTS[0], NOW_NS).make_together(lines)
+    assert made in ([None] * 2, [(record, check_line(record))] * 2)
