@@ -14,6 +14,7 @@ from penstock.collector.transforms.filter import Filter
 from penstock.collector.transforms.graph.graph import Chunk, Outcome
 from penstock.collector.transforms.graph.wiring import WiringError
 from penstock.collector.transforms.transform import DropReason
+from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 from tests.support.collector_graph import RESOURCE, delivered, graph_of, log, process, total
@@ -271,6 +272,90 @@ def test_records_that_come_together_fare_as_each_alone(lines: list[bytes]) -> No
     for batch in together.batches.values():
         assert batch.size == sum(map(len, batch.lines))
         assert batch.sequences == sorted(batch.sequences)
+
+
+SENSITIVE = ["paid", "to ann@example.com", "a=1 b=ann@example.com", "4111 1111 1111 1111", "é\0"]
+CHANGING: list[dict[str, Any]] = [
+    {"type": "edit", "set": {"attributes.to": "body"}},
+    {"type": "edit", "set": {"attributes.password": "body", "attributes.user.id": "'u-7'"}},
+    {"type": "edit", "set": {"body": "attributes.a"}, "remove": ["attributes.a"]},
+    {"type": "edit", "set": {"severity_number": "int(attributes.n)"}},
+    {"type": "edit", "set": {"attributes.made": "'ann@' + 'example.com'"}},
+    {"type": "parse", "format": "logfmt"},
+    {"type": "filter", "where": "attributes.n < 9"},
+    {"type": "explode", "field": "attributes.list"},
+]
+GIVEN = st.lists(
+    st.builds(
+        lambda body, attributes, more: log(body, attributes=attributes, **more),
+        st.sampled_from(SENSITIVE),
+        st.dictionaries(
+            st.sampled_from(["a", "b", "n", "list", "email", "session.id"]),
+            st.sampled_from([*SENSITIVE, 1, 9, 25, 0.5, True, None, [*SENSITIVE], [1, 2]]),
+            max_size=3,
+        ),
+        st.sampled_from([{}, {}, {"context": {"user.id": "u-1"}}, {"newer": "bob@example.com"},
+                         {"resource": {"service.name": "cart"}}]),
+    )
+    | st.sampled_from([b"{", log()[:-1] + b" }", HUGE]),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(CHANGING), min_size=1, max_size=3), GIVEN)
+def test_what_transforms_changed_is_redacted_as_a_whole_would_be(
+    sections: list[dict[str, Any]], lines: list[bytes]
+) -> None:
+    names = ["app", *(f"t{number}" for number in range(len(sections)))]
+    transforms = {
+        name: {**section, "inputs": [before]}
+        for before, name, section in zip(names, names[1:], sections, strict=False)
+    }
+    keys: dict[str, Any] = {"transforms": transforms}
+    as_they_are = process(graph_of({**keys, "sensitive": {"enabled": False}}), *lines)
+    outcome = process(graph_of(keys), *lines)
+    scrubber, scrubbed = Scrubber(), 0
+    for key, batch in as_they_are.batches.items():
+        taken = dict(zip(outcome.batches[key].sequences, outcome.batches[key].lines, strict=True))
+        for sequence, line in zip(batch.sequences, batch.lines, strict=True):
+            try:
+                expected = scrubber.scrub_line(line)
+            except TypeError:  # it holds HUGE's integer
+                assert sequence not in taken
+                continue
+            scrubbed += expected is not line
+            assert taken.pop(sequence) == expected
+            assert isinstance(check_line(expected), Accepted)
+        assert not taken
+    assert scrubbed == outcome.scrubbed
+    assert outcome.found == scrubber.found | Counter({"without_key": scrubber.keyless.total()})
+    quarantined = [one for one in outcome.refused if one.reason != "integer_too_large"]
+    assert quarantined == as_they_are.refused
+
+
+def test_refusals_are_in_the_order_of_the_records_whoever_refuses() -> None:
+    """What the graph refuses behind the transforms comes where its record does."""
+    wrong = {"type": "edit", "inputs": ["app"], "set": {"severity_number": "99"}}
+    strict = {"type": "parse", "inputs": ["app"], "format": "json", "on_failure": "quarantine"}
+    graph = graph_of({"transforms": {"wrong": wrong, "strict": strict}})
+    outcome = process(graph, log(), b"{", log("{}"))
+    assert [(one.sequence, one.reason.partition(": ")[0]) for one in outcome.refused] == [
+        (1, "transform wrong"), (1, "transform strict"), (2, "not_json"), (3, "transform wrong"),
+    ]  # fmt: skip
+
+
+def test_records_of_which_transforms_make_many_are_all_taken_in_order() -> None:
+    explode = {"type": "explode", "inputs": ["app"], "field": "attributes.list"}
+    numbers = [f"{number}" for number in range(60)]
+    given = log("x" * 4000, attributes={"list": [*numbers, "ann@example.com"]})
+    outcome = process(graph_of({"transforms": {"it": explode}}), *[given] * 20)
+    assert outcome.scrubbed == 20
+    taken: dict[int, list[str]] = {}
+    for (_, branch), batch in outcome.batches.items():
+        assert batch.sequences == [*range(1, 21)]
+        taken[branch] = [orjson.loads(line)["attributes"]["list"] for line in batch.lines]
+    assert taken == {n: [one] * 20 for n, one in enumerate([*numbers, "[redacted:pii]"])}
 
 
 def test_verdicts_that_are_known_of_some_lines_hold_for_these() -> None:

@@ -19,7 +19,7 @@ from penstock.collector.decode.lines import read_object
 from penstock.collector.decode.severity import severity_of_syslog
 from penstock.collector.decode.syslog import parse_message
 from penstock.collector.decode.timestamps import iso_time_ns
-from penstock.collector.regex import compile_pattern
+from penstock.collector.regex import compile_pattern, groups_finder
 from penstock.collector.transforms.texts.field_parser import (
     LiftSection,
     Parsing,
@@ -156,12 +156,14 @@ def regex_reader(pattern: str) -> Reader:
     if not names:
         raise ValueError("the pattern names no group, as in (?P<status>[0-9]+)")
 
+    keys = [name for name, _ in names]
+    find = groups_finder(pattern, [index for _, index in names])
+
     def read(text: str) -> dict[str, Any] | None:
-        match = compiled.search(text)
-        if match is None:
+        found = find(text)
+        if found is None:
             return None
-        groups = match.groups()
-        return {name: groups[index - 1] for name, index in names if groups[index - 1] is not None}
+        return {key: part for key, part in zip(keys, found, strict=True) if part is not None}
 
     return read
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from pydantic import BaseModel
@@ -56,6 +57,8 @@ _TEXTS: Final = {
     "subject": NAME_CHARACTERS_MAX,
 }
 """Free text at the root of records, and how many characters it may have."""
+_SHAPE: Final = attrgetter("kind", "schema", "names")
+"""Of many verdicts few differ in these."""
 _NESTED: Final = ("links", "events", "exemplars")
 """Lists of objects with their own attributes."""
 
@@ -150,8 +153,9 @@ class Scrubber:
             accepted: The validator's verdicts on them.
             search: The search over the lines, with their resources or without.
         """
-        names = {found for found in {one.names for one in accepted} if self._suspects(found)}
-        plans = {_plan_of(one, kind, self._actions).keys for one, kind in _specs_of(accepted)}
+        shapes = {*map(_SHAPE, accepted)}
+        names = {found for found in {one for _, _, one in shapes} if self._suspects(found)}
+        plans = {_plan_of(schema, kind, self._actions).keys for kind, schema, _ in shapes}
         places = {place for keys in plans for place in search.places(keys, self._searched)}
         if names:
             places.update(place for place, one in enumerate(accepted) if one.names in names)
@@ -392,10 +396,6 @@ def _context_markers() -> dict[str, tuple[str, Sensitive]]:
         for name, marker in fields
         if marker is not None and marker.action != "keep"
     }
-
-
-def _specs_of(accepted: "Sequence[Accepted]") -> set[tuple[str, str]]:
-    return {(one.schema, one.kind) for one in accepted}
 
 
 @lru_cache(maxsize=1024)

@@ -31,6 +31,8 @@ _ATTACHED: Final = (_RESOURCE, *_HIDING)
 """Without these a line has nothing that is attached to others, not even under an escaped name."""
 _BLANKS: Final = b" \t\r\n"
 """JSON's; to `bytes.strip` others are blanks, too."""
+_BLANK_ENDS: Final = (b" }", b"\t}", b"\r}")
+"""`attach` takes the blank away."""
 _SPACED_COLON: Final = re.compile(rb'"[ \t\r\n]+:')
 
 
@@ -105,6 +107,8 @@ def attach_and_check(
         not any(mark in text for mark in _HIDING)
         and all(map(methodcaller("startswith", b'{"'), lines))
         and all(map(methodcaller("endswith", b"}"), lines))
+        and not any(end + b"\n" in text for end in _BLANK_ENDS)
+        and not text.endswith(_BLANK_ENDS)
     ):
         own = _RESOURCE in text
         resource = b"" if own else b',"resource":%b' % resource_json

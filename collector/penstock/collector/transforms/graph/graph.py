@@ -16,6 +16,7 @@ transform changed.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -130,6 +131,7 @@ class Outcome:
 
 
 _UINT64_MAX: Final = (1 << 64) - 1
+_ORIGIN: Final = attrgetter("kind", "service")
 
 Describe = Callable[[DropKind, bytes], Drop]
 """Describes a dropped record by its complete line."""
@@ -235,6 +237,33 @@ class _Given:
     accepted: Accepted
     search: LineSearch
     subjects: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Finished:
+    """A record that has passed the transforms.
+
+    Attributes:
+        line: The record's complete line; of one that a transform changed, once it was written.
+        searched: The line that is searched for sensitive values, perhaps without its resource.
+        accepted: The verdict on the line; None: it is refused.
+        reason: Why it is refused.
+        is_suspect: It may hold something sensitive.
+    """
+
+    event: Event
+    given: _Given
+    line: bytes
+    searched: bytes
+    accepted: Accepted | None
+    reason: str = ""
+    is_suspect: bool = False
+
+
+_FINISHED_MAX: Final = 512
+"""Records that wait to be validated and searched together; a split may make many of one."""
+_FINISHED_BYTES_MAX: Final = 1 << 20
+"""Bytes of the lines that they were."""
 
 
 class Graph:
@@ -367,7 +396,7 @@ class Graph:
     ) -> bool:
         """Put records of one subject into their batch at once; false when each needs a look."""
         known = [one for one in verdicts if one is not None]
-        origins = {(one.kind, one.service) for one in known}
+        origins = {*map(_ORIGIN, known)}
         if len(known) < len(verdicts) or len(origins) != 1:
             return False
         lines, scrubbed = [*whole], 0
@@ -402,23 +431,26 @@ class Graph:
         now_ns: int,
         sampler: DropSampler | None,
     ) -> None:
-        resource, observed_ns = chunk.resource, chunk.observed_ns
         search = self._search(chunk)
-        for sequence, line in zip(chunk.sequences, chunk.lines, strict=True):
+        walk = _Walk(self, outcome, chunk, now_ns, sampler)
+        if chunk.resource:  # a verdict would say that nothing is to be attached
+            whole, verdicts = _completed(chunk.lines, chunk)
+        else:
+            whole, verdicts = validated_together(chunk)
+        for sequence, line, complete, known in zip(
+            chunk.sequences, chunk.lines, whole, verdicts, strict=True
+        ):
             try:
-                complete = attach(line, resource, observed_ns) if resource else line
-                verdict = check_line(complete)
+                verdict = known or check_line(complete)
                 if isinstance(verdict, Rejected):
-                    outcome.refused.append(Refused(sequence, _reason(verdict), line))
+                    walk.refuse(Refused(sequence, _reason(verdict), line))
                     continue
                 event = Event(chunk.source, sequence, from_json(complete))
             except Exception as error:  # noqa: BLE001 - the next record goes on
-                outcome.refused.append(Refused(sequence, _failure(error, line), line))
+                walk.refuse(Refused(sequence, _failure(error, line), line))
                 continue
-            walk = _Walk(
-                self, outcome, _Given(line, complete, verdict, search), chunk, now_ns, sampler
-            )
-            walk.send(event, entry)
+            walk.begin(event, _Given(line, complete, verdict, search), entry)
+        walk.finish()
 
     def drop(self, event: Event, given: _Given, kind: DropKind, max_text_bytes: int) -> Drop:
         """Describe a dropped record, redacted as `finish` would have done."""
@@ -440,29 +472,36 @@ class Graph:
                 scrubber.found, scrubber.keyless = found, keyless
         return drop_of(kind, line, fields, max_text_bytes)
 
-    def finish(self, event: Event, given: _Given, outcome: Outcome, start: int) -> None:
-        """Validate what the transforms made of a record, and put it into its batch."""
-        line, accepted = given.complete, given.accepted
-        if event.history:
-            found = _validated(event.fields)
-            if isinstance(found, str):
-                reason = f"transform {_culprit(event, found)}"
-                outcome.refused.append(Refused(event.sequence, reason, given.line))
-                return
-            line, accepted = found
-        fields = event.fields
-        changed = bool(event.history)
-        if self._scrubber is not None and (
-            changed or not self._scrubber.is_clean(given.line, accepted, given.search)
-        ):
-            treated = self._scrubber.scrub(fields)
-            if treated is not fields:
+    def finish(self, ends: Sequence[_Finished | Refused], outcome: Outcome, start: int) -> None:
+        """Validate what the transforms made of records, and put them into their batches.
+
+        Args:
+            ends: The records, and others that are refused, in order.
+            outcome: Takes them.
+            start: Position of the chunk.
+        """
+        finished = [end for end in ends if isinstance(end, _Finished)]
+        _validate_changed([end for end in finished if end.event.history])
+        self._suspect([end for end in finished if end.accepted is not None])
+        for end in ends:
+            refused = end if isinstance(end, Refused) else self._put(end, outcome, start)
+            if refused is not None:
+                outcome.refused.append(refused)
+
+    def _put(self, end: _Finished, outcome: Outcome, start: int) -> Refused | None:
+        """Put a record into its batch, scrubbed; return its refusal where there is one."""
+        accepted, event, given = end.accepted, end.event, end.given
+        if accepted is None:
+            reason = f"transform {_culprit(event, end.reason)}"
+            return Refused(event.sequence, reason, given.line)
+        fields, line = event.fields, end.line
+        if end.is_suspect and self._scrubber is not None:
+            fields = self._scrubber.scrub(fields)
+            if fields is not event.fields:
                 try:
-                    fields, line = treated, encode_json(treated)
+                    line = encode_json(fields)
                 except (TypeError, ValueError):
-                    reason = _why_unwritable(treated)
-                    outcome.refused.append(Refused(event.sequence, reason, given.line))
-                    return
+                    return Refused(event.sequence, _why_unwritable(fields), given.line)
                 outcome.scrubbed += 1
         template = event.subject or self._template
         if template is None:
@@ -478,6 +517,15 @@ class Graph:
         batch.timestamps.append(accepted.time_unix_nano)
         batch.lines.append(line)
         batch.size += len(line)
+        return None
+
+    def _suspect(self, finished: Sequence[_Finished]) -> None:
+        """Find the records that may hold something to scrub."""
+        if self._scrubber is not None and finished:
+            accepted = [end.accepted for end in finished if end.accepted is not None]
+            search = LineSearch([end.searched for end in finished])
+            for place in self._scrubber.suspects(accepted, search):
+                finished[place].is_suspect = True
 
     # What transforms make themselves.
 
@@ -543,25 +591,46 @@ class Graph:
 
 
 class _Walk:
-    """One record's way through the graph."""
-
-    __slots__ = ("_chunk", "_given", "_graph", "_now_ns", "_outcome", "_sampler")
+    """The ways of a chunk's records through the graph, one after the other."""
 
     def __init__(
         self,
         graph: Graph,
         outcome: Outcome,
-        given: _Given,
         chunk: Chunk,
         now_ns: int,
         sampler: DropSampler | None,
     ) -> None:
         self._graph = graph
         self._outcome = outcome
-        self._given = given
         self._chunk = chunk
         self._now_ns = now_ns
         self._sampler = sampler
+        self._given: _Given
+        self._ends: list[_Finished | Refused] = []
+        self._size = 0
+
+    def begin(self, event: Event, given: _Given, entry: list[Step | None]) -> None:
+        """Send a record on its way."""
+        self._given = given
+        self.send(event, entry)
+
+    def refuse(self, refused: Refused) -> None:
+        """Refuse a record; its refusal comes behind those of the records before it."""
+        self._ends.append(refused)
+
+    def finish(self) -> None:
+        """Hand over the records that have passed the transforms, and the refused ones."""
+        self._graph.finish(self._ends, self._outcome, self._chunk.start)
+        self._ends.clear()
+        self._size = 0
+
+    def _end_of(self, event: Event) -> None:
+        given = self._given
+        self._ends.append(_Finished(event, given, given.complete, given.line, given.accepted))
+        self._size += len(given.complete)
+        if len(self._ends) >= _FINISHED_MAX or self._size >= _FINISHED_BYTES_MAX:
+            self.finish()
 
     def send(self, event: Event, targets: list[Step | None]) -> None:
         """Send a record to every target; each but the last gets a copy."""
@@ -586,7 +655,7 @@ class _Walk:
                 self.send(event, targets)
                 return
             step = targets[0]
-        self._graph.finish(event, self._given, self._outcome, self._chunk.start)
+        self._end_of(event)
 
     def _split(self, event: Event, step: Step, parts: Sequence[Fields]) -> None:
         """Send each part on as a copy of the record, in order."""
@@ -625,7 +694,7 @@ class _Walk:
     def _end(self, event: Event, step: Step, verdict: DropReason | Refusal) -> None:
         if isinstance(verdict, Refusal):
             reason = f"transform {step.name}: {verdict.reason}"
-            self._outcome.refused.append(Refused(event.sequence, reason, self._given.line))
+            self.refuse(Refused(event.sequence, reason, self._given.line))
             step.ended["quarantined"] += 1
         else:
             self._outcome.ended[verdict] += 1
@@ -675,22 +744,48 @@ def _reason(verdict: Rejected) -> str:
     return f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
 
 
-def _validated(fields: Fields) -> tuple[bytes, Accepted] | str:
-    """The record's line and the validator's verdict on it; text is why it is refused."""
+def _written(fields: Fields) -> bytes | str:
+    """The record's line; text is why it cannot be written."""
     try:
-        line = encode_json(fields)
+        return encode_json(fields)
     except (TypeError, ValueError):
         return _why_unwritable(fields)
     except RecursionError:
         return "not_json"
-    verdict = check_line(line)
-    return _reason(verdict) if isinstance(verdict, Rejected) else (line, verdict)
+
+
+def _validate_changed(finished: Sequence[_Finished]) -> None:
+    """Write records that transforms changed, and validate them again."""
+    written: list[_Finished] = []
+    for end in finished:
+        found = _written(end.event.fields)
+        if isinstance(found, str):
+            end.accepted, end.reason = None, found
+        else:
+            end.line = end.searched = found
+            written.append(end)
+    try:
+        together = check_together([end.line for end in written])
+    except Exception:  # noqa: BLE001 - validated one by one, each has its verdict
+        together = None
+    if together is not None:
+        for end, accepted in zip(written, together, strict=True):
+            end.accepted = accepted
+        return
+    for end in written:
+        verdict = check_line(end.line)
+        if isinstance(verdict, Rejected):
+            end.accepted, end.reason = None, _reason(verdict)
+        else:
+            end.accepted = verdict
 
 
 def _culprit(event: Event, reason: str) -> str:
     """The first transform after which the record broke its spec, and how."""
     for name, fields in event.history:
-        found = _validated(fields)
-        if isinstance(found, str):
-            return f"{name}: {found}"
+        line = _written(fields)
+        if isinstance(line, str):
+            return f"{name}: {line}"
+        if isinstance(verdict := check_line(line), Rejected):
+            return f"{name}: {_reason(verdict)}"
     return f"{event.history[-1][0]}: {reason}"

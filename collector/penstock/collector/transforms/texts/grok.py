@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.regex import compile_pattern
+from penstock.collector.regex import compile_pattern, groups_finder
 from penstock.collector.transforms.texts.field_parser import CONVERSIONS, Parsing, ParsingSettings
 from penstock.collector.transforms.transform import TransformContext
 
@@ -155,19 +155,20 @@ class Compiled:
     """A pattern as one regular expression.
 
     Attributes:
+        find: Gives the texts of all groups.
         keys: The attribute of each capturing group, in their order, and what converts its text.
     """
 
-    expression: Any
+    find: Callable[[str], list[str | None] | None]
     keys: Sequence[tuple[str, Convert | None]]
 
     def read(self, text: str) -> dict[str, Any] | None:
         """The parts of a text; None where the pattern is not found in it."""
-        found = self.expression.search(text)
+        found = self.find(text)
         if found is None:
             return None
         parts: dict[str, Any] = {}
-        for (key, convert), value in zip(self.keys, found.groups(), strict=True):
+        for (key, convert), value in zip(self.keys, found, strict=True):
             if value is None or key in parts:
                 continue
             converted = None if convert is None else convert(value)
@@ -242,7 +243,8 @@ def compile_grok(pattern: str, definitions: Definitions) -> Compiled:
     if compiled.groups != len(expansion.keys):
         msg = "the pattern has a group without a name; write it as (?:…)"
         raise ValueError(msg)
-    return Compiled(compiled, expansion.keys)
+    find = groups_finder(expanded, range(1, compiled.groups + 1))
+    return Compiled(find, expansion.keys)
 
 
 class GrokSettings(ParsingSettings):
