@@ -134,13 +134,19 @@ class World:
         clock: Clock | None = None,
         kind: type[CommitLog] = CommitLog,
         config: StreamConfig = CONFIG,
+        high_watermark: int = 0,
+        retention: type[RetentionTask] = RetentionTask,
     ) -> None:
         self.directory, self.disk = directory, disk
         self.log = kind.open(directory, LogConfig(max_segment_bytes=2_000), disk=disk)
         self.epochs = EpochFile(directory / "epochs", disk=disk)
         self.outcomes: list[LogResult] = []
-        self.retention_task = RetentionTask(
-            self.log, config, interval_s=30, high_watermark=lambda: 0, clock=SystemClock()
+        self.retention_task = retention(
+            self.log,
+            config,
+            interval_s=30,
+            high_watermark=lambda: high_watermark,
+            clock=SystemClock(),
         )
         self.writer = LogWriter(
             self.log,
@@ -632,6 +638,64 @@ def test_a_writer_that_is_woken_for_one_thing_asks_once_for_the_next(tmp_path: P
     world.run()
     later_ns = SystemClock().monotonic_ns() + 1_000_000_000
     assert len([due_ns for due_ns in calls_ns if due_ns > later_ns]) == 1
+
+
+def test_a_look_costs_no_thread_where_nothing_is_due(tmp_path: Path) -> None:
+    ran: list[Any] = []
+
+    class NotingPool(WriterPool):
+        @override
+        def run(self, work: Any) -> None:
+            ran.append(work)
+            super().run(work)
+
+    world = World(tmp_path, pool=NotingPool())
+    world.writer.look()
+    assert not ran
+    assert world.run() == []
+
+
+_DELETES = replace(CONFIG, retention=Retention(messages=5))
+
+
+def _with_segments(world: World) -> None:
+    """Have a log written of which retention deletes something, once it is to decide."""
+    world.retention_task.leading = False
+    for offset in range(0, 200, 20):
+        world.publish(offset, 20)
+        world.writer.start()
+        wait_until(lambda: world.log.synced_offset == offset + 20)  # noqa: B023 - called here
+    assert world.log.segment_count > 2
+
+
+def test_retention_that_is_to_decide_from_now_on_does_so_at_a_look(tmp_path: Path) -> None:
+    world = World(tmp_path, config=_DELETES, high_watermark=199)
+    _with_segments(world)
+    world.retention_task.leading = True
+    world.writer.look()
+    wait_until(lambda: ProducerSnapshotWanted(ids=True) in world.outcomes)
+    world.run()
+
+
+def test_a_look_while_the_writer_comes_to_rest_is_not_lost(tmp_path: Path) -> None:
+    class LateLeader(RetentionTask):
+        armed = False
+
+        @override
+        def due_ns(self) -> int | None:
+            due_ns = super().due_ns()
+            if self.armed:  # the writer has seen that nothing is due, and has the turn still
+                self.armed, self.leading = False, True
+                world.writer.look()
+            return due_ns
+
+    world = World(tmp_path, config=_DELETES, high_watermark=199, retention=LateLeader)
+    _with_segments(world)
+    assert isinstance(world.retention_task, LateLeader)
+    world.retention_task.armed = True
+    world.writer.look()
+    wait_until(lambda: ProducerSnapshotWanted(ids=True) in world.outcomes)
+    world.run()
 
 
 def test_as_many_threads_as_allowed_write_and_everything_is_written() -> None:

@@ -44,8 +44,8 @@ class ReplicaDirectories:
             CorruptError: It was, and is missing.
             OSError: The disk failed.
         """
-        directory, mark, former_mark = self._paths(stream, number)
-        if not (mark.exists() or former_mark.exists()):
+        directory, mark = self._paths(stream, number)
+        if not (mark.exists() or _former_mark(directory).exists()):
             make_directories(directory)
             make_file(mark)
         elif not directory.is_dir():
@@ -58,12 +58,12 @@ class ReplicaDirectories:
         Raises:
             OSError: The disk failed.
         """
-        directory, mark, former_mark = self._paths(stream, number)
+        directory, mark = self._paths(stream, number)
         with self._removing:  # or another partition's thread removes the parent on the way
             if directory.is_dir():
                 rename(directory, self._trash / f"{directory.parent.name}-{number}")
             mark.unlink(missing_ok=True)
-            former_mark.unlink(missing_ok=True)
+            _former_mark(directory).unlink(missing_ok=True)
             if directory.parent.is_dir() and not any(directory.parent.iterdir()):
                 directory.parent.rmdir()
         empty(self._trash)
@@ -76,7 +76,11 @@ class ReplicaDirectories:
         make_file(self._held / f"{parent.name}-0")
         return parent / "0"
 
-    def _paths(self, stream: StreamRecord, number: int) -> tuple[Path, Path, Path]:
+    def _paths(self, stream: StreamRecord, number: int) -> tuple[Path, Path]:
         name = f"{stream.config.name}-{stream.incarnation}"
-        parent = self._streams / name
-        return parent / str(number), self._held / f"{name}-{number}", parent / f"held-{number}"
+        return self._streams / f"{name}/{number}", self._held / f"{name}-{number}"
+
+
+def _former_mark(directory: Path) -> Path:
+    """Where 0.1.0 kept the mark of a partition's directory."""
+    return directory.with_name(f"{HELD_NAME}-{directory.name}")

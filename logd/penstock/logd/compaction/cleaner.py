@@ -293,9 +293,12 @@ class Cleaner:
         self._dirty_ratio = dirty_ratio
         self._retention_s = tombstone_retention_s
         self._clock = clock
-        self._checkpoint = Checkpoint(log.directory / FILE_NAME, disk=log.disk)
         self._state: CleanState | None = None
         self._cut_short = False
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self._log.directory / FILE_NAME, disk=self._log.disk)
 
     def is_unsound(self, facts: SegmentFacts) -> bool:
         return facts.damaged or facts.base_offset in self._rewriter.unsound

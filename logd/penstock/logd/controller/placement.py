@@ -243,9 +243,10 @@ def plan_moves(
     load: Load | None = None
     steps: list[Step] = []
     handovers: list[Election] = []
-    moving = sum(partition.target is not None for _, _, partition in state.partitions())
+    partitions = list(state.partitions())
+    moving = sum(partition.target is not None for _, _, partition in partitions)
     active = set(state.active())
-    for key, stream, partition in state.partitions():
+    for key, stream, partition in partitions:
         count = stream.options.replication_factor or len(active)
         if not active.issuperset(partition.observers):
             steps.append(_fewer_observers(key, stream, partition, active))

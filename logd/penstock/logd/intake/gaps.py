@@ -177,6 +177,8 @@ class GapLedger(Struct):
         keys = [
             key for key in self._open if key[0] is reason and stream in (None, key[1])
         ]  # fmt: skip
+        if not keys:  # nearly always
+            return []
         with self._change():
             return [self._close(self._open.pop(key), now) for key in keys]
 

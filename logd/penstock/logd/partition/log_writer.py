@@ -340,7 +340,6 @@ class LogChanges:
         self._log = log
         self._epochs = epochs
         self._retention_task = retention_task
-        self._file = ReplicaFile(log.directory, disk=log.disk)
 
     @property
     def epoch_unsaved(self) -> bool:
@@ -414,7 +413,8 @@ class LogChanges:
     def _note(self, note: Note) -> None:
         """Without it the next start knows less of what is committed, and asks."""
         try:
-            self._file.save(note.high_watermark, note.agreed_epoch, durable=note.durable)
+            file = ReplicaFile(self._log.directory, disk=self._log.disk)
+            file.save(note.high_watermark, note.agreed_epoch, durable=note.durable)
         except OSError as error:
             if note.durable:
                 raise
@@ -567,7 +567,8 @@ class LogWriter:
         # What it holds is bounded by the bytes that a partition takes.
         self._commands: deque[Command] = deque()
         self._running = self._here = False
-        self._ended = threading.Event()
+        self._ended = False
+        self._awaited: threading.Event | None = None  # by `close`
         self._undurable = False
         self._calls_ns: list[int] = []
         self._frames = 0
@@ -594,9 +595,14 @@ class LogWriter:
         if self._take_turn():
             self._pool.run(self.run)
 
-    def begin(self) -> None:
-        """Have what is due, now or later, be done; once, before anything is handed over."""
-        if self._take_turn() and not self._rest():
+    def look(self) -> None:
+        """Have what is due, now or later, be done; where nothing is, that costs no thread a turn.
+
+        Once before anything is handed over, and when retention is to decide from now on.
+        """
+        if not self._take_turn():
+            self.submit(LogCommand.RETAIN)  # who has the turn may have seen already what is due
+        elif not self._rest():
             self._pool.run(self.run)
 
     def begin_epoch_here(self, begin: BeginEpoch) -> bool:
@@ -654,8 +660,12 @@ class LogWriter:
 
     def close(self) -> None:
         """Write what was submitted, sync, and close the log; waits for all that."""
+        with self._lock:
+            ended = self._awaited = self._awaited or threading.Event()
+            if self._ended:
+                ended.set()
         self.end()
-        self._ended.wait()
+        ended.wait()
         self._log.close()
 
     def run(self) -> None:
@@ -670,7 +680,7 @@ class LogWriter:
     def _take_turn(self) -> bool:
         """Claim the writer for the calling thread, until `_rest`; return whether that succeeded."""
         with self._lock:
-            if self._running or self._ended.is_set():
+            if self._running or self._ended:
                 return False
             self._running = True
             return True
@@ -712,8 +722,14 @@ class LogWriter:
     def _fail(self, reason: str) -> None:
         self.failed = True
         self._commands.clear()
-        self._ended.set()
+        self._note_end()
         self._post(CommitFailed(reason))
+
+    def _note_end(self) -> None:
+        with self._lock:
+            self._ended = True
+            if self._awaited is not None:
+                self._awaited.set()
 
     def _turn(self) -> bool:
         """Write what was handed over, and carry out the command that comes next; False: the end."""
@@ -728,7 +744,7 @@ class LogWriter:
         self._report_durable()
         self._log.mark_synced()
         if command is LogCommand.CLOSE:
-            self._ended.set()
+            self._note_end()
             return False
         if command is not None:
             self._carry_out(command)

@@ -228,7 +228,7 @@ class Partition:
             installed=self.role.dedup_saved,
             is_saved=opened.saved,
         )
-        self.writer.begin()
+        self.writer.look()
         self.purging.committed(self.high_watermark)
 
     @property
@@ -442,7 +442,7 @@ class Partition:
             tracer.end(span, attributes={"penstock.stream": self.label, "penstock.epoch": epoch})
         self.writer.reports_written = followed
         self.retention_task.leading = True
-        self.writer.submit(LogCommand.RETAIN)
+        self.writer.look()
         self.publish_queue.decline(None)
         self.publish_queue.lead(epoch, next_offset, self.high_watermark)
 

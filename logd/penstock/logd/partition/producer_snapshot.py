@@ -46,7 +46,7 @@ from penstock.logd.intake.intake import Intake
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.storage.checkpoint import MAGIC as CHECKPOINT_MAGIC
 from penstock.logd.storage.checkpoint import MEMORY_NAME, Checkpoint
-from penstock.logd.storage.disk import REAL_DISK, Disk, write_atomically
+from penstock.logd.storage.disk import REAL_DISK, Disk, read_file, write_atomically
 
 FILE_NAME: Final = MEMORY_NAME
 MAGIC: Final = b"PNSR"
@@ -147,11 +147,9 @@ class ProducerSnapshot(Struct, frozen=True):
             RefusedError: `UNKNOWN_FORMAT`: written by a later version.
         """
         path = directory / FILE_NAME
-        if not disk.exists(path):
+        data = read_file(disk, path)
+        if data is None:
             return None
-        file = disk.open(path)
-        data = file.read(0, file.size())
-        file.close()
         if cipher is not None:
             data = cipher.decrypt_file(FILE_NAME, data, where=str(path))
         if data.startswith(CHECKPOINT_MAGIC):
@@ -233,7 +231,10 @@ class ProducerSnapshot(Struct, frozen=True):
         try:
             table = pa.ipc.open_stream(pa.py_buffer(data)[_HEADER.size :]).read_all()
             about = orjson.loads((table.schema.metadata or {})[_METADATA])
-            names, sequences, offsets, seen = (column.to_pylist() for column in table.columns)
+            rows: list[list[Any]] = [[], [], [], []]  # of most streams there is none
+            if table.num_rows:
+                rows = [column.to_pylist() for column in table.columns]
+            names, sequences, offsets, seen = rows
             first_id = len(sequences) - sequences.count(None)
             states = map(ProducerState, sequences[:first_id], offsets, seen)
             return cls(

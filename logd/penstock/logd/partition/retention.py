@@ -6,7 +6,6 @@ written down as of a later offset: producers' sequences and message ids outlive 
 carried them.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -62,7 +61,7 @@ class RetentionTask:
         self._clock = clock
         self._due_ns = clock.monotonic_ns()
         self._segments_seen = log.segment_count
-        self._doomed: deque[SegmentFacts] = deque()
+        self._doomed: list[SegmentFacts] = []  # a deque takes 760 bytes, in each idle stream
         self._snapshot_offset = 0
         self._goal = 0
         self._purge = 0
@@ -96,7 +95,7 @@ class RetentionTask:
             return False
         if self._doomed[-1].next_offset > self._snapshot_offset:
             return True
-        self._delete(self._doomed.popleft())
+        self._delete(self._doomed.pop(0))
         self._due_ns = now_ns + _PAUSE_NS
         return False
 

@@ -144,8 +144,10 @@ class SubscriptionManager:
 
     def begins(self, stream: str) -> None:
         """A stream is led here from now on; without a connection it misses what comes."""
+        if not self._lost:
+            return
         known = any(stream in gap.streams for gap in self.gaps.lasting() if gap.messages is None)
-        if self._lost and not known:
+        if not known:
             reason, now = GapReason.RECONNECTING, self.now()
             self._began(self.gaps.begin((stream,), reason, now, late=True))
 

@@ -60,7 +60,7 @@ import orjson
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import NO_TIMESTAMP, FrameHeader, crc32c
 from penstock.logd.replication.log_state import Entry, Epochs
-from penstock.logd.storage.disk import REAL_DISK, Disk, File, write_atomically
+from penstock.logd.storage.disk import REAL_DISK, Disk, File, read_file, write_atomically
 from penstock.logd.storage.index import Claim
 
 MAGIC: Final = b"PNSC"
@@ -86,12 +86,8 @@ class Checkpoint:
             CorruptError: The file is damaged.
             RefusedError: `UNKNOWN_FORMAT`: written by a later version.
         """
-        if not self._disk.exists(self.path):
-            return None
-        file = self._disk.open(self.path)
-        data = file.read(0, file.size())
-        file.close()
-        return _decode(data, str(self.path))
+        data = read_file(self._disk, self.path)
+        return None if data is None else _decode(data, str(self.path))
 
     def save(self, document: dict[str, Any], *, durable: bool = True) -> None:
         """Replace the document; durable on return, unless it may as well be lost by a crash.
@@ -321,7 +317,7 @@ class SyncedMark:
 
     def __init__(self, directory: Path, disk: Disk, *, closed: bool = False) -> None:
         self.closed = closed
-        self._path = directory / FILE_NAME
+        self._directory = directory
         self._disk = disk
         self._file: File | None = None
 
@@ -355,8 +351,9 @@ class SyncedMark:
 
     def _opened(self) -> File:
         if self._file is None:
-            exists = self._disk.exists(self._path)
-            self._file = self._disk.open(self._path) if exists else self._disk.create(self._path)
+            path = self._directory / FILE_NAME
+            exists = self._disk.exists(path)
+            self._file = self._disk.open(path) if exists else self._disk.create(path)
         return self._file
 
 
@@ -374,14 +371,10 @@ def load_mark(directory: Path, disk: Disk) -> tuple[Claim, bool] | None:
 
     None when it is missing, damaged, or of another version.
     """
-    path = directory / FILE_NAME
-    if not disk.exists(path):
+    data = read_file(disk, directory / FILE_NAME)
+    if data is None or len(data) < SIZE:
         return None
-    file = disk.open(path)
-    data = file.read(0, SIZE)
-    file.close()
-    if len(data) < SIZE:
-        return None
+    data = data[:SIZE]
     magic, version, closed, base_offset, log_size, crc, records = _LAYOUT.unpack(data)
     if (magic, version, crc) != (MARK_MAGIC, MARK_FORMAT_VERSION, crc32c(data[:24] + data[28:])):
         return None

@@ -238,6 +238,20 @@ class RealDisk:
 REAL_DISK: Final = RealDisk()
 
 
+def read_file(disk: Disk, path: Path) -> bytes | None:
+    """Read a whole file; None when there is none.
+
+    Raises:
+        OSError: The disk failed.
+    """
+    if not disk.exists(path):  # a disk opens files to write, too, which commands that look do not
+        return None
+    file = disk.open(path)
+    data = file.read(0, file.size())
+    file.close()
+    return data
+
+
 def make_directories(disk: Disk, path: Path) -> None:
     """Make a directory and its missing parents, each name durable."""
     missing = []

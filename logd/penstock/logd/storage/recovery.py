@@ -243,8 +243,10 @@ class Recovery:
 
     def _was_closed(self, last: Segment) -> bool:
         """Return whether nothing has to be synced, for the log was closed cleanly (row S)."""
+        if not self.report.clean or not last.index_saved:
+            return False
         mark = load_mark(self._directory, self._disk)
-        if mark is None or not mark[1] or not self.report.clean or not last.index_saved:
+        if mark is None or not mark[1]:
             return False
         claim, reached = mark[0], (last.base_offset, last.end_offset, last.size)
         return reached == (claim.base_offset, claim.end_offset, claim.log_size)
@@ -328,7 +330,7 @@ class Recovery:
 
     def _load_index(self, base: int) -> tuple[SparseIndex | None, Claim]:
         data = []
-        stem = segment_path(self._directory, base).stem
+        stem = f"{base:0{_NAME_DIGITS}d}"
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if stem + suffix not in self._names:
                 return None, empty_claim(base)

@@ -20,8 +20,8 @@ never a file of one with the index of the other.
 import contextlib
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -142,7 +142,7 @@ class Segment:
         unchecked: int = 0,
         saved: bool = False,
     ) -> None:
-        self.path = segment_path(directory, claim.base_offset)
+        self._directory = directory
         self.base_offset = claim.base_offset
         self.end_offset = claim.end_offset
         self.size = claim.log_size
@@ -181,6 +181,11 @@ class Segment:
         segment = cls(directory, index, claim, disk=disk, unchecked=unchecked)
         segment._kept = file
         return segment
+
+    @cached_property
+    def path(self) -> Path:
+        """The log file; a segment that is at rest never needs it."""
+        return segment_path(self._directory, self.base_offset)
 
     def claim(self) -> Claim:
         """Return the segment's current content."""
@@ -523,7 +528,7 @@ class SegmentList:
         self.lock = threading.Lock()
         self.all = segments
         self._active_file = active_file
-        self._recent_files: deque[File] = deque(maxlen=OPEN_FILES_MAX)
+        self._recent_files: list[File] = []
 
     @property
     def active_file(self) -> File:
@@ -543,7 +548,7 @@ class SegmentList:
 
     def begin(self, segment: Segment, file: File) -> None:
         """The active segment is sealed; another takes appends. The caller holds `lock`."""
-        self._recent_files.append(self.active_file)
+        self._keep_open(self.active_file)
         self.all = [*self.all, segment]
         self._active_file = file
 
@@ -591,8 +596,7 @@ class SegmentList:
         with self.lock:
             first = self.all.index(run[0])
             self.all = [*self.all[:first], segment, *self.all[first + len(run) :]]
-            left = (file for file in self._recent_files if file not in files)
-            self._recent_files = deque(left, maxlen=OPEN_FILES_MAX)
+            self._recent_files = [file for file in self._recent_files if file not in files]
 
     def pinned(self, offset: int, end: int) -> Iterator[tuple[Segment, File]]:
         """Segments with records in [offset, end), in order, each with its file held open.
@@ -615,7 +619,7 @@ class SegmentList:
                 raise
             with self.lock:
                 if segment in self.all[:-1] and file not in self._recent_files:
-                    self._recent_files.append(file)
+                    self._keep_open(file)
             yield segment, file
 
     def offset_for_timestamp(
@@ -648,6 +652,10 @@ class SegmentList:
         earliest, latest = segments[0].base_offset, segments[-1].end_offset
         message = f"offset {offset} is not in {earliest} to {latest}"
         return RefusedError("OUT_OF_RANGE", message, earliest=earliest, latest=latest)
+
+    def _keep_open(self, file: File) -> None:
+        """Keep a sealed segment's file open in the oldest's place. The caller holds `lock`."""
+        self._recent_files = [*self._recent_files, file][-OPEN_FILES_MAX:]
 
     def forget_files(self) -> None:
         """Keep no file of a sealed segment open that no reader uses."""

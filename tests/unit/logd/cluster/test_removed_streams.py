@@ -12,7 +12,7 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from penstock.logd.cluster.directories import ReplicaDirectories
-from penstock.logd.errors import RefusedError
+from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.metadata.streams import StreamConfig
 from tests.support.one_node import one_node
 from tests.support.waiting import wait_until_async
@@ -57,6 +57,23 @@ async def test_data_that_could_not_be_removed_is_removed_when_the_disk_lets_it(
         obstacle.unlink()
         await wait_until_async(lambda: not directory.exists(), what="the data is gone")
         await node.create(LOGS)
+
+
+def test_a_log_that_0_1_0_marked_as_made_is_not_made_again_and_goes_with_its_mark(
+    tmp_path: Path,
+) -> None:
+    directories = ReplicaDirectories(tmp_path)
+    parent = tmp_path / "streams" / f"{RECORD.config.name}-{RECORD.incarnation}"
+    parent.mkdir()
+    (parent / "held-1").touch()
+    with pytest.raises(CorruptError, match="lost its data directory"):
+        directories.prepare(RECORD, 1)
+    assert directories.prepare(RECORD, 0) == parent / "0", "the mark is of the other partition"
+    (parent / "1").mkdir()
+    assert directories.prepare(RECORD, 1) == parent / "1"
+    directories.remove(RECORD, 0)
+    directories.remove(RECORD, 1)
+    assert not parent.exists()
 
 
 def test_partitions_of_a_stream_are_removed_at_the_same_time(tmp_path: Path) -> None:

@@ -7,7 +7,14 @@ from random import Random
 
 import pytest
 
-from penstock.logd.storage.disk import IOV_MAX, REAL_DISK, Disk, make_directories, write_atomically
+from penstock.logd.storage.disk import (
+    IOV_MAX,
+    REAL_DISK,
+    Disk,
+    make_directories,
+    read_file,
+    write_atomically,
+)
 from tests.sim.disk import MemoryDisk
 from tests.support.mounts import make_read_only, small_file_system
 
@@ -85,6 +92,16 @@ def test_missing_names_raise(place: tuple[Disk, Path]) -> None:
             operation(root / "none")
     with pytest.raises(FileNotFoundError):
         disk.create(root / "none" / "a")
+
+
+def test_read_file_reads_all_of_a_file_and_none_where_there_is_none(
+    place: tuple[Disk, Path],
+) -> None:
+    disk, root = place
+    assert read_file(disk, root / "a") is None
+    write_atomically(disk, root / "a", [b"one", b"two"])
+    write_atomically(disk, root / "b", b"")
+    assert (read_file(disk, root / "a"), read_file(disk, root / "b")) == (b"onetwo", b"")
 
 
 def test_make_directories_makes_parents_and_leaves_old_ones(place: tuple[Disk, Path]) -> None:

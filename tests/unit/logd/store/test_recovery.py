@@ -12,7 +12,7 @@ from penstock.logd.storage import CommitLog, LogConfig
 from penstock.logd.storage.checkpoint import FILE_NAME as MARK
 from penstock.logd.storage.disk import File, RealDisk
 from penstock.logd.storage.index import OFFSET_MAGIC
-from penstock.logd.storage.segment import segment_path
+from penstock.logd.storage.segment import OPEN_FILES_MAX, segment_path
 from tests.support.frames import make_frame, make_frames
 
 CONFIG = LogConfig(max_segment_bytes=1000, index_interval_bytes=300)
@@ -115,6 +115,24 @@ def test_s_a_log_that_was_closed_is_opened_without_a_sync_and_keeps_no_file_open
     log.append(make_frames(12, [BODIES[12]]))
     assert log.sync() == 13
     assert bodies(log) == BODIES[:13]
+
+
+def test_s_the_files_of_so_many_sealed_segments_stay_open_the_last_that_were_read(
+    tmp_path: Path,
+) -> None:
+    wide = LogConfig(max_segment_bytes=FRAME)
+    log = CommitLog.open(tmp_path, wide)
+    for offset, body in enumerate(BODIES):
+        log.append(make_frames(offset, [body]))
+        log.sync()
+    log.close()
+    disk = CountingDisk()
+    log = CommitLog.open(tmp_path, wide, disk=disk)
+    assert (log.segment_count, bodies(log)) == (len(BODIES), BODIES)
+    assert disk.open_files == OPEN_FILES_MAX
+    opened = len(disk.files)
+    assert bodies(log, len(BODIES) - OPEN_FILES_MAX) == BODIES[-OPEN_FILES_MAX:]
+    assert len(disk.files) == opened + 1, "only the active segment's"
 
 
 @pytest.mark.parametrize("harm", ["mark", "index", "longer", "shorter"])
