@@ -14,6 +14,7 @@ import psutil
 import pytest
 from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from tests.support.fault_door import RESET, Answered, Asked, FaultDoor
 from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
@@ -100,6 +101,27 @@ class Held(HttpDestination):
         is_held = not self.released.is_set()
         self.released.wait(60)
         return 503 if is_held and not self._takes_held else super().take(key, body)
+
+
+class Timed(HttpDestination):
+    """Takes down when how many records came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrivals: list[tuple[int, int]] = []
+
+    @override
+    def take(self, key: str, body: bytes) -> int:
+        self.arrivals.append((SystemClock().monotonic_ns(), body.count(b"\n")))
+        return super().take(key, body)
+
+    def most_within(self, seconds: float) -> int:
+        """The most records that came in so many seconds."""
+        span_ns, came = int(seconds * 1e9), sorted(self.arrivals)
+        return max(
+            sum(count for at_ns, count in came[first:] if at_ns <= begun_ns + span_ns)
+            for first, (begun_ns, _) in enumerate(came)
+        )
 
 
 def worker_that_sends(job: RouterJob, address: str) -> psutil.Process | None:
@@ -279,6 +301,71 @@ def test_a_worker_killed_before_it_knows_that_its_request_is_there_leaves_what_i
         finally:
             job.daemon.close()
             door.close()
+
+
+def test_a_destination_gets_no_more_than_the_rate_limit_in_any_seconds(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """Tasks begin a batch of ten seconds' worth, and the driver ends it."""
+    destination, rate, size = Timed(), RECORDS // 10, 50
+    destination.open()
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
+        hook = {
+            "type": "http",
+            "url": destination.url,
+            "batch": {"max_records": size},
+            "rate_limit": {"records_per_s": rate},
+        }
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            streams=["logs"],
+            spark={"master": "local[3]"},
+            source={"min_partitions": 6},
+            routes=[{"name": "all", "sinks": ["hook"]}],
+            sinks={"hook": hook},
+        )
+        try:
+            job.daemon.start(within_s=60)
+            sending = partial(worker_that_sends, job, destination.address)
+            assert wait_until(sending, within_s=120, what="a task that sends")
+            wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=180)
+            numbers = [it["attributes"]["number"] for it in destination.records]
+            assert sorted(numbers) == [*range(RECORDS)]
+            assert len(destination.requests) == RECORDS // size
+            # What is saved up for a second may come before, and again when the driver takes over.
+            assert destination.most_within(3) <= (3 + 2) * rate + size
+            assert job.daemon.stop() == 0
+        finally:
+            job.daemon.close()
+            destination.close()
+
+
+def test_a_task_that_waits_for_the_rate_limit_ends_with_its_job(
+    tmp_path: Path, nats_url: str
+) -> None:
+    destination = HttpDestination()
+    destination.open()
+    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
+        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(100)])
+        hook = {"type": "http", "url": destination.url, "batch": {"max_records": 1}}
+        job = RouterJob(
+            tmp_path / "router",
+            logd.fetch,
+            streams=["logs"],
+            routes=[{"name": "all", "sinks": ["hook"]}],
+            sinks={"hook": hook | {"rate_limit": {"records_per_s": 4}}},
+        )
+        try:
+            job.daemon.start(within_s=60)
+            wait_until(lambda: len(destination.requests) > 4, within_s=120, what="a paced task")
+            assert job.daemon.stop() == 0
+            # The task alone would have sent four at once, and four in each of five seconds.
+            assert len(destination.requests) < 4 + 4 * 5
+        finally:
+            job.daemon.close()
+            destination.close()
 
 
 def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: str) -> None:

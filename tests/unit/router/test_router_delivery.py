@@ -25,6 +25,7 @@ from penstock.router.delivery.core import (
     Send,
     Ticked,
 )
+from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.router.delivery.result import (
     Accepted,
     DeliveryResult,
@@ -100,6 +101,48 @@ def test_retry_after_lengthens_a_pause_within_reason() -> None:
     machine.handle(Ticked(), 20 * SECOND_NS)
     machine.handle(Answered(Retryable("503", 1e9)), 20 * SECOND_NS)
     assert machine.next_deadline_ns() == (20 + 300) * SECOND_NS
+
+
+def paced(*requests: int) -> tuple[Delivery, RateLimiter]:
+    """A delivery of a record a second."""
+    limiter = RateLimiter(records_per_s=1, bytes_per_s=None, now_ns=0)
+    breaker = Breaker(RequestRetry(initial_backoff_s=1.0).limits(), LoadedDice())
+    machine = Delivery(requests, policy=Policy(), breaker=breaker, rate_limiter=limiter)
+    return machine, limiter
+
+
+def test_a_rate_limit_keeps_requests_apart() -> None:
+    machine, limiter = paced(3, 1)
+    assert machine.handle(Ticked(), 0) == [Send(part(0, 1, 2), 1)]
+    limiter.book(records=3, size=0, now_ns=0)
+    assert machine.handle(Answered(Success()), 0) == [Delivered(part(0, 1, 2))]
+    assert machine.next_deadline_ns() == 2 * SECOND_NS
+    assert machine.handle(Ticked(), 2 * SECOND_NS - 1) == []
+    assert machine.handle(Ticked(), 2 * SECOND_NS) == [Send(part(0, request=1), 1)]
+
+
+def test_a_request_that_is_sent_again_waits_for_the_later_of_the_breaker_and_the_rate() -> None:
+    machine, limiter = paced(5)
+    machine.handle(Ticked(), 0)
+    limiter.book(records=5, size=0, now_ns=0)
+    machine.handle(Answered(Retryable("503", 2)), 0)
+    assert machine.next_deadline_ns() == 4 * SECOND_NS
+    assert machine.handle(Ticked(), 4 * SECOND_NS) == [Send(part(*range(5)), 2)]
+    machine.handle(Answered(Retryable("503", 9)), 4 * SECOND_NS)
+    assert machine.next_deadline_ns() == 13 * SECOND_NS
+
+
+def test_what_is_accepted_is_asked_for_while_the_next_request_waits_for_the_rate() -> None:
+    machine, limiter = paced(100, 1)
+    machine.handle(Ticked(), 0)
+    limiter.book(records=100, size=0, now_ns=0)
+    assert machine.handle(Answered(Accepted("a")), 0) == []
+    assert machine.next_deadline_ns() == SECOND_NS
+    assert machine.handle(Ticked(), SECOND_NS) == [Ask(("a",))]
+    confirmed = machine.handle(Confirmed({"a"}), SECOND_NS)
+    assert confirmed == [Delivered(part(*range(100)))]
+    assert machine.next_deadline_ns() == 99 * SECOND_NS
+    assert machine.handle(Ticked(), 99 * SECOND_NS) == [Send(part(0, request=1), 1)]
 
 
 @pytest.mark.parametrize("verdict", [TooLarge(FAULT), Rejected(FAULT)])

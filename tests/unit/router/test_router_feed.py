@@ -24,6 +24,7 @@ from penstock.router.deadletters.writer import (
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import ROUTE_COLUMN
+from penstock.router.job.settings import RateLimit
 from penstock.router.read.offsets import digest_of
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.telemetry import StatusCollector
@@ -224,7 +225,7 @@ def test_a_sink_without_transforms_gets_the_batch_as_it_is(tmp_path: Path) -> No
 
 
 class Waits(threading.Event):
-    """Nobody sets it; a wait lets the time of the clock pass."""
+    """A wait lets the time of the clock pass."""
 
     def __init__(self, clock: BlockingClock) -> None:
         super().__init__()
@@ -233,6 +234,8 @@ class Waits(threading.Event):
 
     @override
     def wait(self, timeout: float | None = None) -> bool:
+        if self.is_set():
+            return True
         self.waited.append(timeout or 0)
         self._clock.sleep(timeout or 0)
         return False
@@ -248,6 +251,19 @@ def test_a_paced_sink_waits_between_batches(tmp_path: Path) -> None:
     for batch in range(3):
         batch_writer.give(table([row(number) for number in range(4)]), batch)
     assert sum(stop.waited) == pytest.approx(3.0, abs=0.01)
+
+
+def test_a_long_pause_of_a_rate_limit_is_counted_while_it_lasts(tmp_path: Path) -> None:
+    """Who looks whether a sink moves does not take it for one that is stuck."""
+    its = context(tmp_path)
+    seen: list[int] = []
+    limiter = RateLimit(records_per_s=1).limiter(its.clock.monotonic_ns())
+    limiter.book(records=36, size=0, now_ns=its.clock.monotonic_ns())
+    its = replace(its, stop=Waits(its.clock))
+    while pause_ns := limiter.wait_ns(its.clock.monotonic_ns()):
+        its.wait_for_rate(pause_ns)
+        seen.append(its.meter.counted()["paced_ms"])
+    assert seen == [10_000, 20_000, 30_000, 35_000]
 
 
 def test_a_sink_of_others_need_not_know_what_came_later(tmp_path: Path) -> None:

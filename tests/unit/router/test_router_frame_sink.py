@@ -172,6 +172,10 @@ def test_a_destination_that_is_away_fails_the_task_in_time(destination: HttpDest
             "colour is unknown.*deadLetters",
         ),
         ({"sink": "{"}, "neither YAML nor JSON"),
+        (
+            {"sink": "{type: http, url: 'http://x', rate_limit: {records_per_s: 5}}"},
+            "rate_limit is for jobs",
+        ),
     ],
 )
 def test_options_that_are_wrong_are_refused(options: dict[str, str], told: str) -> None:

@@ -14,20 +14,28 @@ from typing_extensions import override
 from penstock.router.columns.passthrough import Unpacking, pack
 from penstock.router.columns.projection import arrow_schema
 from penstock.router.columns.schema import view
+from penstock.router.delivery.rate_limiter import Parallelism
 from penstock.router.delivery.result import DeliveryResult
+from penstock.router.errors import StoppedError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.route_task import ROUTE_COLUMN, RouteTask, TaskResult
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext, make_sink
+from penstock.router.sinks.http import task_sink
 from penstock.router.sinks.http.request_sink import Request
 from penstock.router.sinks.http.sink import HttpPost, HttpSink
-from penstock.router.sinks.http.task_sink import CONNECTIONS, SENDING_S_MAX
+from penstock.router.sinks.http.task_sink import (
+    CONNECTIONS,
+    SENDING_S_MAX,
+    RequestWriter,
+)
 from tests.support.fault_door import Answered, Asked, Backend, FaultDoor, says
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.sink_cases import FAST
 from tests.support.task_batches import run_task, write_in_tasks, written_by_task
 from tests.unit.router.sink_rows import TestClock
 from tests.unit.router.test_router_config import load
+from tests.unit.router.test_router_feed import Waits
 
 LOGS = StreamPartition("logs", 0)
 
@@ -240,6 +248,126 @@ def test_after_a_task_that_failed_the_next_one_has_connections_for_itself(
     assert held.isdisjoint(asked.connection for asked in door.asked[1:])
 
 
+class Arrivals:
+    """A rule of a door that takes down when how many records came.
+
+    Attributes:
+        came: Seconds since the first request could go, and records.
+    """
+
+    def __init__(self, clock: TestClock) -> None:
+        self.came: list[tuple[float, int]] = []
+        self._clock = clock
+        self._begun_ns = clock.monotonic_ns()
+
+    def __call__(self, asked: Asked) -> None:
+        after_s = (self._clock.monotonic_ns() - self._begun_ns) / 1e9
+        self.came.append((after_s, len(asked.body.splitlines())))
+
+    def require_at_most(self, records_per_s: float, *, at_once: int) -> None:
+        """Require that no more came until any moment than the rate allows, and so many before."""
+        total = 0
+        for after_s, records in self.came:
+            total += records
+            assert total <= records_per_s * after_s + at_once, self.came
+
+
+def paced(door: FaultDoor, directory: Path, **keys: Any) -> tuple[HttpPost, Arrivals]:
+    """A sink of two records a second, whose tasks get all of that; the time is its own."""
+    clock = TestClock()
+    its = replace(context(directory, clock=clock), stop=Waits(clock))
+    arrivals = Arrivals(clock)
+    door.rule = arrivals
+    sink = post(door, its, rate_limit={"records_per_s": 2}, **keys)
+    assert sink.rate_limiter is not None
+    sink.share = sink.rate_limiter.lend(Parallelism(1, 1), clock.monotonic_ns())
+    return sink, arrivals
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_with_a_rate_limit_requests_of_a_batch_are_apart_in_the_task_and_in_the_driver(
+    door: FaultDoor, tmp_path: Path, in_flight: int
+) -> None:
+    sink, arrivals = paced(door, tmp_path, max_in_flight=in_flight)
+    written = written_by_task(sink, rows_of(0, 20))
+    assert written.delivered == 10, "as many as in five seconds"
+    sink.commit([written])
+    assert sorted(keys_of(door)) == sorted(f"{it}-{it + 1}" for it in range(0, 20, 2))
+    arrivals.require_at_most(2, at_once=2 + 2)
+    assert arrivals.came[-1][0] == pytest.approx((20 - 4) / 2)
+    stage = sink.context.meter.stage("x", received=20, lag=0)
+    assert (stage.sent, stage.detail["paced_ms"]) == (20, 8000)
+    assert sink.rate_limiter is not None
+    assert sink.rate_limiter.wait_ns(sink.context.clock.monotonic_ns()) == 10**9
+
+
+def test_what_a_task_would_have_to_wait_for_for_long_the_driver_sends(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """A task that waits has one of Spark's slots, and other sinks may want it."""
+    sink, arrivals = paced(door, tmp_path, batch={"max_records": 16})
+    assert sink.share is not None
+    sink.share = replace(sink.share, waits_for_s=5 / 4)
+    before_ns = sink.context.clock.monotonic_ns()
+    written = written_by_task(sink, rows_of(0, 20))
+    assert (written.delivered, len(written.unsettled)) == (0, 2)
+    assert sink.context.clock.monotonic_ns() == before_ns
+    sink.commit([written])
+    assert arrivals.came == [(0, 16), (7, 4)]
+
+
+def test_a_task_and_the_driver_that_wait_for_the_pace_end_when_the_job_does(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    sink, arrivals = paced(door, tmp_path, max_in_flight=1)
+    ending = tmp_path / "ending"
+    sink.context = replace(sink.context, ending=ending)
+
+    def ends(asked: Asked) -> None:
+        arrivals(asked)
+        if len(arrivals.came) == 3:
+            ending.touch()
+            sink.context.stop.set()
+
+    door.rule = ends
+    written = written_by_task(sink, rows_of(0, 20))
+    assert [after_s for after_s, _ in arrivals.came] == [0, 1, 2]
+    assert (written.delivered, len(written.unsettled)) == (6, 7)
+    with pytest.raises(StoppedError):
+        sink.commit([written])
+    assert sink.context.meter.stage("x", received=20, lag=0).sent >= 6
+    assert {after_s for after_s, _ in arrivals.came} == {0, 1, 2}, "nothing has waited"
+
+
+def test_a_task_that_runs_again_has_nothing_saved_up(
+    door: FaultDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, arrivals = paced(door, tmp_path, max_in_flight=1)
+    # Spark says the number of the attempt, and is not here.
+    monkeypatch.setattr(task_sink, "_runs_again", lambda: True)
+    written_by_task(sink, rows_of(0, 2))
+    assert arrivals.came == [(1, 2)]
+
+
+def test_batches_of_a_sink_that_paces_its_requests_wait_once_for_them(
+    door: FaultDoor, tmp_path: Path
+) -> None:
+    """Be they written by tasks, by the driver, or cut by an earlier attempt."""
+    clock = TestClock()
+    arrivals = Arrivals(clock)
+    door.rule = arrivals
+    job = Job(door, tmp_path, clock, rate_limit={"records_per_s": 2})
+    job.deliver(task_rows(0, 6))
+    given = rows_of(6, 12)
+    for name in ("malformed_reason", "malformed_value"):
+        given = given.append_column(name, pa.nulls(given.num_rows, pa.string()))
+    job.writer.give(given, 1)
+    job.writer.commit([job.run(task_rows(12, 18), cuts=(15,), is_recut=True)])
+    assert sum(records for _, records in arrivals.came) == 18
+    arrivals.require_at_most(2, at_once=2 + 2)
+    assert arrivals.came[-1][0] <= (18 - 2) / 2
+
+
 def test_one_record_that_is_refused_does_not_end_its_task(door: FaultDoor, tmp_path: Path) -> None:
     sink = post(door, context(tmp_path), batch={"max_records": 1}, max_in_flight=2)
     door.rule = lambda asked: Answered(422) if b"order 5" in asked.body else None
@@ -260,11 +388,21 @@ def task_rows(first: int, end: int) -> list[dict[str, Any]]:
 class Job:
     """A job with one sink, whose tasks run here."""
 
-    def __init__(self, door: FaultDoor, directory: Path, **keys: Any) -> None:
-        settings = {"type": "http", "url": f"{door.url}/in", **FAST}
+    def __init__(
+        self,
+        door: FaultDoor,
+        directory: Path,
+        clock: TestClock | None = None,
+        rate_limit: Any = None,
+        **keys: Any,
+    ) -> None:
+        paced = {} if rate_limit is None else {"rate_limit": rate_limit}
+        settings = {"type": "http", "url": f"{door.url}/in", **FAST, **paced}
         self.config = load(directory, sinks={"lake": settings}, **keys)
-        self.context = context(directory, sink="lake")
-        self.sink = post(door, self.context)
+        self.context = context(directory, sink="lake", clock=clock)
+        if clock is not None:
+            self.context = replace(self.context, stop=Waits(clock))
+        self.sink = post(door, self.context, **paced)
         self.writer = BatchWriter(self.config, self.sink, self.context)
 
     def deliver(self, rows: list[dict[str, Any]]) -> None:
@@ -283,6 +421,9 @@ class Job:
         schema = arrow_schema(known[name] for name in carried)
         part = self.writer.part(0, None, is_recut=is_recut)
         assert part is not None
+        if isinstance(part.writer, RequestWriter):
+            writer = replace(part.writer, clock=self.context.clock)
+            part = replace(part, writer=writer)
         task = RouteTask(Unpacking(ROUTE_COLUMN, schema, tuple(columns)), part)
         (values,) = pa.Table.from_pylist(rows, schema=schema).to_batches()
         packed = pack(values.select([]), values)

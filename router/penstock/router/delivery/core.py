@@ -6,8 +6,8 @@
                   ├── halves ◀───────┤   ─▶ TooLarge, Unfit; a lone record ─▶ Refused
                   └── same again ◀───┘   ─▶ Busy, Paused, Failed
 
-One request is out at a time, in the order of the log. When one may go, `core.breaker` says, which
-outlives the batch.
+One request is out at a time, in the order of the log. When one may go, `core.breaker` and the
+sink's rate limiter say, which outlive the batch.
 
 **A record that makes the destination fail** (500 each time, or silence) must neither block its sink
 for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from penstock.router.delivery.breaker import Breaker, Circuit
+from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.router.delivery.result import (
     Accepted,
     DeliveryResult,
@@ -200,11 +201,20 @@ class Delivery:
         requests: Number of records of each request, in order.
         policy: Retry policy.
         breaker: The destination's; it records each answer.
+        rate_limiter: The sink's, in which who sends books; None: there is none.
     """
 
-    def __init__(self, requests: Sequence[int], *, policy: Policy, breaker: Breaker) -> None:
+    def __init__(
+        self,
+        requests: Sequence[int],
+        *,
+        policy: Policy,
+        breaker: Breaker,
+        rate_limiter: RateLimiter | None = None,
+    ) -> None:
         self._policy = policy
         self._breaker = breaker
+        self._rate_limiter = rate_limiter
         self._queue = deque(
             _Task(Part(number, tuple(range(count)))) for number, count in enumerate(requests)
         )
@@ -255,23 +265,35 @@ class Delivery:
         return effects + self._go_on(now_ns)
 
     def _go_on(self, now_ns: int) -> list[Effect]:
-        if self._flying or self._asking or self.done:
+        is_early = self._deadline_ns is not None and now_ns < self._deadline_ns
+        if self._flying or self._asking or self.done or is_early:
             return []
-        if self._deadline_ns is not None and now_ns < self._deadline_ns:
+        asks = bool(self._unconfirmed) and now_ns >= self._ask_at_ns
+        sends = bool(self._queue) and len(self._unconfirmed) < self._policy.max_unconfirmed
+        if sends and not asks and self._is_paced(now_ns):
             return []
         if not self._breaker.admits(now_ns):
             return []
         self._deadline_ns = None
-        if self._unconfirmed and now_ns >= self._ask_at_ns:
+        if asks:
             self._ask_at_ns = now_ns + int(self._policy.confirm_every_s * _NANOSECONDS)
             self._asking = True
             return [Ask(tuple(self._unconfirmed))]
-        if self._queue and len(self._unconfirmed) < self._policy.max_unconfirmed:
+        if sends:
             self._flying = self._queue.popleft()
             self._flying.attempt += 1
             return [Send(self._flying.part, self._flying.attempt)]
         self._deadline_ns = self._ask_at_ns
         return []
+
+    def _is_paced(self, now_ns: int) -> bool:
+        """Return whether the rate limit makes the next request wait; meanwhile `Ask` may go."""
+        pause_ns = 0 if self._rate_limiter is None else self._rate_limiter.wait_ns(now_ns)
+        if not pause_ns:
+            return False
+        until_ns = now_ns + pause_ns
+        self._deadline_ns = min(until_ns, self._ask_at_ns) if self._unconfirmed else until_ns
+        return True
 
     def _answered(self, task: _Task, verdict: DeliveryResult, now_ns: int) -> list[Effect]:
         match verdict:

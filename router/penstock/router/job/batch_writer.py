@@ -7,7 +7,7 @@ import pyarrow as pa
 from penstock.router.columns.json_objects import NESTED_MAX
 from penstock.router.columns.schema import MARKS, view
 from penstock.router.deadletters.writer import Reason, send_malformed_to_dlq, send_to_dlq
-from penstock.router.delivery.rate_limiter import RateLimiter
+from penstock.router.delivery.rate_limiter import ONE_TASK, Parallelism, RateLimiter
 from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import RoutePart, RouteSteps, TaskResult, bytes_of
 from penstock.router.read.offsets import StreamPartition
@@ -67,6 +67,9 @@ class BatchWriter:
         context: Context of the sink.
         again: Rows were delivered before.
 
+    Attributes:
+        is_limited: Whether the sink has a rate limit.
+
     Raises:
         ConfigError: A file that a transform needs cannot be used.
     """
@@ -77,12 +80,11 @@ class BatchWriter:
         self._sink = sink
         self._context = context
         self.steps = route_steps(job, sink, context, again=again)
-        self._limit = job.sinks[context.sink].rate_limit
-        self._rate_limiter = RateLimiter(
-            records_per_s=self._limit.records_per_s,
-            bytes_per_s=self._limit.bytes_per_s,
-            now_ns=context.clock.monotonic_ns(),
-        )
+        limit = job.sinks[context.sink].rate_limit
+        self.is_limited = limit.is_set
+        of_sink: RateLimiter | None = getattr(sink, "rate_limiter", None)
+        self._paces_batches = of_sink is None
+        self._rate_limiter = of_sink or limit.limiter(context.clock.monotonic_ns())
 
     def needs(self, column: str) -> bool:
         return column in self._sink.columns
@@ -115,10 +117,8 @@ class BatchWriter:
     @property
     def may_share(self) -> bool:
         """True if the sink can get its rows by tasks that other sinks share."""
-        limit = self._limit
-        is_limited = limit.records_per_s is not None or limit.bytes_per_s is not None
         shares = isinstance(self._sink, TaskSink) and self._sink.shares_tasks
-        return shares and self.writes_in_tasks and not self.keeps_order and not is_limited
+        return shares and self.writes_in_tasks and not self.keeps_order and not self.is_limited
 
     def part(
         self,
@@ -127,6 +127,7 @@ class BatchWriter:
         begins: Mapping[StreamPartition, int] | None = None,
         *,
         is_recut: bool = False,
+        parallelism: Parallelism = ONE_TASK,
     ) -> RoutePart | None:
         """Return the sink's part of the tasks of a batch, to be committed afterwards.
 
@@ -136,6 +137,7 @@ class BatchWriter:
             begins: Likewise, of tasks that other sinks share; None: no other shares them.
             is_recut: Whether tasks cut the batch elsewhere than its first ones did. The destination
                 may know those by what they sent, so the rows are cut as then, in the driver.
+            parallelism: How the tasks run, between which a rate limit is divided.
 
         Returns:
             None: it does not write in tasks.
@@ -148,6 +150,9 @@ class BatchWriter:
         assert isinstance(self._sink, TaskSink)
         self._wait_for_turn()
         self._sink.begin()
+        if not self._paces_batches:
+            now_ns = self._context.clock.monotonic_ns()
+            self._sink.share = self._rate_limiter.lend(parallelism, now_ns)
         if is_recut:
             writer: Writer = RowsWriter()
         else:
@@ -205,11 +210,12 @@ class BatchWriter:
         """Wait until the sink's rate limit admits a batch."""
         clock = self._context.clock
         while (pause_ns := self._rate_limiter.wait_ns(clock.monotonic_ns())) > 0:
-            self._context.meter.count("paced_ms", pause_ns // 1_000_000)
-            self._context.wait(pause_ns / 1e9)
+            self._context.wait_for_rate(pause_ns)
 
     def _book(self, records: int, size: int) -> None:
-        """Take down what the batches after this one wait for."""
+        """Take down what the batches after this one wait for, unless the sink does."""
+        if not self._paces_batches:
+            return
         now_ns = self._context.clock.monotonic_ns()
         self._rate_limiter.book(records=records, size=size, now_ns=now_ns)
 

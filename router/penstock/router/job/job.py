@@ -9,6 +9,7 @@ other reader. The cursors are for people: a job goes on from its checkpoint, nev
 import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -42,6 +43,7 @@ from penstock.router.replay.bounded_run import BoundedRun
 from penstock.router.replay.dead_letters import replay_dead_letters
 from penstock.router.replay.service import PATH, ReplayRequest, ReplayService
 from penstock.router.sinks import Sink, SinkContext, open_sink
+from penstock.router.sinks.sink import PACED_MS
 from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.spark.session import HeapExhaustedError, Session
 from penstock.router.streaming.query import SinkQuery
@@ -249,6 +251,7 @@ class Job:
 
         if not self._home.open(is_stopping_meanwhile):
             return
+        self._ending.unlink(missing_ok=True)
         log = structlog.get_logger()
         log.info("stream_lookup_started", streams=config.streams, logd=config.logd)
         state = first_state(config, self._log)
@@ -337,12 +340,14 @@ class Job:
     def stuck(self) -> UnavailableError | None:
         """Return the error that stops the job from catching up, after `retry_timeout_s`.
 
-        A sink is stuck if it is behind, has a problem, and has delivered nothing in that time.
+        A sink is stuck if it is behind, has a problem, and has delivered nothing in that time, in
+        which it did not wait for its rate limit either.
         """
         now_ns = self._clock.monotonic_ns()
         limit_s = self._config.source.retry_timeout_s
         for query in filter(self._is_behind, self._queries):
-            at = (query.committed(), self._meters[query.name].stage("", received=0, lag=0).sent)
+            meter = self._meters[query.name].stage("", received=0, lag=0)
+            at = (query.committed(), meter.sent, meter.detail.get(PACED_MS))
             seen, since_ns = self._moved.get(query.name, (None, now_ns))
             problem = query.problem or self._cluster_problem
             if seen != at or problem is None:
@@ -367,6 +372,8 @@ class Job:
         self._health = Health.DRAINING
         self._status = self._describe()
         self._stop.set()
+        with suppress(OSError):  # then tasks wait to the end
+            atomic_write(self._ending, b"", durable=False)
         if self._maintenance is not None:
             self._maintenance.stop()
         self._budget.forget()
@@ -426,6 +433,10 @@ class Job:
     def _endpoints(self) -> Path:
         return self._config.checkpoint_dir / "endpoints.json"
 
+    @property
+    def _ending(self) -> Path:
+        return self._config.working_dir.resolve() / "ending"
+
     def _context(self, sink: str, starting: Offsets) -> SinkContext:
         self._meters[sink] = Meter()
         state_dir = self._config.checkpoint_dir.resolve() / sink
@@ -442,6 +453,7 @@ class Job:
             dead_letter_stream=self._dead_letters,
             tracer=self._tracing.tracer,
             rules=self._config.rules_to(sink),
+            ending=self._ending,
             persist=partial(self._home.persist, sink),
         )
 

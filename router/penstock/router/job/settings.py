@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.service import Quantities
 from penstock.service.config_types import Secret
 
@@ -18,10 +19,25 @@ class Settings(Quantities):
 
 
 class RateLimit(Settings):
-    """Maximum rate of records to a sink, on the average over batches."""
+    """Maximum rate of records to a sink, on the average."""
 
     records_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     bytes_per_s: Annotated[float, Field(ge=1024, allow_inf_nan=False)] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        return self.records_per_s is not None or self.bytes_per_s is not None
+
+    def limiter(self, now_ns: int) -> RateLimiter:
+        """Return accounts that begin full."""
+        return RateLimiter(
+            records_per_s=self.records_per_s, bytes_per_s=self.bytes_per_s, now_ns=now_ns
+        )
+
+    def pause_s(self, records: int, size: int) -> float:
+        """Return the seconds that a delivery of so many records and bytes costs."""
+        by_records = 0.0 if self.records_per_s is None else records / self.records_per_s
+        return max(by_records, 0.0 if self.bytes_per_s is None else size / self.bytes_per_s)
 
 
 class SinkConfig(Settings):

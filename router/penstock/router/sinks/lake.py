@@ -25,7 +25,7 @@ The columns are those of the view `records`, and beside them `incarnation` (of t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -212,6 +212,7 @@ class LakeSink(RequestSink, TaskSink):
     """Appends rows to a table; a subclass knows its format."""
 
     columns = ("*",)
+    paces_requests: ClassVar[bool] = False
     failures: tuple[type[Exception], ...]
     """Errors that the format's library raises."""
     _config: LakeSettings

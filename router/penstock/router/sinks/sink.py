@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from penstock.base.clock import BlockingClock
 from penstock.router.delivery.batch_names import BatchNames, positions_of
+from penstock.router.delivery.rate_limiter import RateLimiter, TaskShare
 from penstock.router.errors import StoppedError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.meter import Meter
@@ -82,6 +83,12 @@ class DeadLetterPublisher(Protocol):
         ...
 
 
+PACED_MS: Final = "paced_ms"
+"""Counter of the milliseconds for which a rate limit made a sink wait, in each task that did."""
+
+_PACED_STEP_NS: Final = 10 * 1_000_000_000
+
+
 def persist_nothing() -> None:
     """Checkpoints are on this machine alone, and what is written there is kept."""
 
@@ -105,6 +112,8 @@ class SinkContext(BatchNames):
         originals: The rows in work before transforms; dead letters hold those.
         tracer: Tracer of the spans of batches; None: there are none.
         of_dead_letters: Whether the rows are dead letters: some records of one or more batches.
+        ending: A file of the job's that is there when the job ends; tasks on this machine that wait
+            look for it. None: they wait to the end.
         persist: Stores `state_dir` as durably as the job's checkpoints. A sink that notes
             something which must not be lost once it has published calls this in between; it
             raises `UnavailableError` where that is impossible now.
@@ -125,6 +134,7 @@ class SinkContext(BatchNames):
     originals: Originals = field(default_factory=Originals)
     tracer: "Tracer | None" = None
     of_dead_letters: bool = False
+    ending: Path | None = None
     persist: Callable[[], None] = persist_nothing
 
     def wait(self, seconds: float) -> None:
@@ -135,6 +145,16 @@ class SinkContext(BatchNames):
         """
         if self.stop.wait(seconds):
             raise StoppedError(f"sink {self.sink} gave up its batch because it is to stop")
+
+    def wait_for_rate(self, pause_ns: int) -> None:
+        """Let a pause of the rate limit pass, or a part of it: the counter says that it goes on.
+
+        Raises:
+            StoppedError: As in `wait`.
+        """
+        step_ns = min(pause_ns, _PACED_STEP_NS)
+        self.meter.count(PACED_MS, step_ns // 1_000_000)
+        self.wait(step_ns / 1e9)
 
     def begin_batch(
         self,
@@ -237,6 +257,9 @@ class Sink(Protocol):
 
     knows_batches_only: ClassVar[bool] = False
     """True if it recognises repeated records only in the same batches as before."""
+
+    rate_limiter: RateLimiter | None = None
+    """That of a sink that paces its requests and books them; None: each batch waits as a whole."""
 
     def __init__(self, config: Any, context: SinkContext) -> None:
         """Take an instance of `config_class`; nothing is connected or written yet."""
@@ -375,6 +398,10 @@ class TaskSink(Sink):
 
     keeps_order: bool = False
     """True if one task at a time must write the records of a partition of the log, in order."""
+
+    share: TaskShare | None = None
+    """What each task of the batch may send, where `rate_limiter` has a limit; set before `writer`.
+    """
 
     @abstractmethod
     def begin(self) -> None:

@@ -132,6 +132,11 @@ class FrameSinkOptions(Settings):
             raise BadOptionError(
                 f"option sink: {found.sink.type} is for jobs of the router; Spark has {own}"
             )
+        if found.sink.rate_limit.is_set:
+            raise BadOptionError(
+                "option sink: rate_limit is for jobs of the router; tasks that write a frame know"
+                " nothing of each other"
+            )
         return found
 
 

@@ -80,6 +80,23 @@ def run_for_each(
     return returned
 
 
+def tasks_at_once(context: SparkContext) -> int:
+    """Return how many tasks of a job may run at the same time.
+
+    Of a cluster these are those of the executors that it has, or will have as its settings say.
+    """
+    conf = context.getConf()
+    jvm: Any = context._jsc.sc()  # noqa: SLF001 - Spark says it nowhere else
+    profile = jvm.resourceProfileManager().defaultResourceProfile()
+    executors = int(conf.get("spark.executor.instances", "0") or 0)
+    cores = max(
+        int(conf.get("spark.cores.max", "0") or 0),
+        executors * int(conf.get("spark.executor.cores", "1") or 1),
+    )
+    each = int(conf.get("spark.task.cpus", "1") or 1)
+    return max(int(jvm.maxNumConcurrentTasks(profile)), cores // each, 1)
+
+
 def register(spark: SparkSession) -> None:
     """Make it known to a session, once."""
     spark.dataSource.register(TaskRuns)

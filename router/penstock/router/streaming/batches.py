@@ -34,6 +34,7 @@ from penstock.router.checkpoint.local import (
     planned_offsets,
 )
 from penstock.router.columns.passthrough import lost_of
+from penstock.router.delivery.rate_limiter import ONE_TASK, Parallelism
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError, StoppedError
 from penstock.router.job.batch_writer import BatchWriter
 from penstock.router.job.config import JobConfig
@@ -52,7 +53,7 @@ from penstock.router.read.offsets import Offsets, StreamPartition, count_between
 from penstock.router.read.source import LogStreamReader
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.spark.heap_budget import HeapBudget
-from penstock.router.spark.task_runs import run_in_tasks
+from penstock.router.spark.task_runs import run_in_tasks, tasks_at_once
 from penstock.router.streaming.group_rules import ApartError, is_part_of
 from penstock.router.streaming.log_tasks import LogTasks
 
@@ -224,6 +225,7 @@ class SinkBatches:
         self.tasks_dir = job.working_dir / "tasks" / context.sink
         self._journal = BatchJournal(context.state_dir)
         self._deliveries = DeliveryJournal(context.state_dir, job.routing_digest)
+        self._spark: SparkSession | None = None
         self._work = threading.Lock()  # held by a batch that is being delivered
         self._delivered_batch: int | None = None
         self._log = structlog.get_logger().bind(sink=self.name)
@@ -331,6 +333,7 @@ class SinkBatches:
         if self.log_tasks is not None:
             self.log_tasks.close()
         self.log_tasks = None if reader is None else LogTasks(reader, spark.sparkContext)
+        self._spark = spark
 
     def close(self) -> None:
         """Close the sink; no batch is in work."""
@@ -396,7 +399,8 @@ class SinkBatches:
         cuts, is_recut = self._cuts_of(planned, plan)
         self.context.begin_batch(before, planned, cuts)
         own = self._spans.own_subjects
-        part = self._batch_writer.part(number, own, begins, is_recut=is_recut)
+        running = self._parallelism(plan)
+        part = self._batch_writer.part(number, own, begins, is_recut=is_recut, parallelism=running)
         publishes = part is not None and self._batch_writer.publishes_in_tasks
         self._journal.begin(Offsets(before.next, planned.stream_ids, {}, before.generations))
         if publishes:
@@ -511,6 +515,14 @@ class SinkBatches:
         cuts: Cuts = plan.cuts() if plan is not None and writes else {}
         first = self._journal.cuts_of(planned) if self.publishes else None
         return (cuts, False) if first is None else (first, first != cuts)
+
+    def _parallelism(self, plan: PlannedBytes | None) -> Parallelism:
+        """How the tasks of a batch run, where a rate limit is divided between them."""
+        if self._spark is None or not self._batch_writer.is_limited:
+            return ONE_TASK
+        at_once = tasks_at_once(self._spark.sparkContext)
+        tasks = len(plan.tasks) if plan is not None and plan.tasks else at_once
+        return Parallelism(tasks, min(tasks, at_once))
 
     def _size_of(self, number: int, planned: Offsets, found: PlannedBytes) -> int:
         """The bytes that a batch was planned with.

@@ -113,6 +113,8 @@ class RequestSink(Sink):
     )  # fmt: skip
     empty_size = 0
     """Bytes of a request's body beside its records."""
+    paces_requests: ClassVar[bool] = True
+    """False if a batch is written in one go, so that a rate limit makes whole batches wait."""
 
     address: str
     """Address of the destination for messages; without secrets."""
@@ -121,7 +123,12 @@ class RequestSink(Sink):
     def __init__(self, config: RequestSettings, context: SinkContext) -> None:
         self.context = context
         self._config = config
-        self._policy = config.retry.policy(config.timeout_s)
+        limit, batch = config.rate_limit, config.batch
+        pause_s = 0.0
+        if self.paces_requests:
+            self.rate_limiter = limit.limiter(context.clock.monotonic_ns())
+            pause_s = limit.pause_s(batch.max_records, batch.max_bytes)
+        self._policy = config.retry.policy(config.timeout_s, pause_s)
         dice = random.Random()  # noqa: S311 - jitter
         self._breaker = Breaker(config.retry.limits(), dice)
 
@@ -189,7 +196,9 @@ class RequestSink(Sink):
         """
         refused = [(each.row, each.fault, 0) for each in faulty]
         counts = [len(request.items) for request in requests]
-        delivery = Delivery(counts, policy=self._policy, breaker=self._breaker)
+        delivery = Delivery(
+            counts, policy=self._policy, breaker=self._breaker, rate_limiter=self.rate_limiter
+        )
         if delivered:
             self.context.meter.sent(delivered)
             delivery.note_delivered(self.context.clock.monotonic_ns())
@@ -278,14 +287,35 @@ class RequestSink(Sink):
             request = self._part(requests, next_.part, rows)
             if request.result is not None and next_.attempt == 1:
                 return Answered(request.result)
+            self._book(request)
             return Answered(self.exchange(request, next_.attempt))
         if isinstance(next_, Ask):
             return Confirmed(frozenset(self.confirmed(next_.tokens)))
         deadline_ns = delivery.next_deadline_ns()
         if deadline_ns is not None:
-            pause_ns = deadline_ns - self.context.clock.monotonic_ns()
-            self.context.wait(max(pause_ns, 0) / 1e9)
+            self._wait_until(deadline_ns)
         return Ticked()
+
+    def _wait_until(self, deadline_ns: int) -> None:
+        now_ns = self.context.clock.monotonic_ns()
+        pause_ns = max(deadline_ns - now_ns, 0)
+        paced_ns = 0 if self.rate_limiter is None else self.rate_limiter.wait_ns(now_ns)
+        if paced_ns:
+            self.context.wait_for_rate(min(pause_ns, paced_ns))
+        else:
+            self.context.wait(pause_ns / 1e9)
+
+    def size_of(self, request: Request) -> int:
+        """Bytes of a request's body, before compression."""
+        return self.empty_size + sum(item.size for item in request.items)
+
+    def _book(self, request: Request) -> None:
+        if self.rate_limiter is not None:
+            self.rate_limiter.book(
+                records=len(request.items),
+                size=self.size_of(request),
+                now_ns=self.context.clock.monotonic_ns(),
+            )
 
     def _problem(self, circuit: Circuit) -> str:
         said = f"{self.address}: {circuit.reason}"

@@ -36,11 +36,16 @@ class RequestRetry(Retry):
     poison_after_s: Seconds = 3600.0
     rejected_after: Annotated[int, Field(ge=0, le=1000)] = 3
 
-    def policy(self, timeout_s: float) -> Policy:
-        """Return the core's policy; a destination that falls silent takes `timeout_s` to fail."""
+    def policy(self, timeout_s: float, pause_s: float = 0.0) -> Policy:
+        """Return the core's policy.
+
+        Args:
+            timeout_s: Seconds that a destination takes to fail which falls silent.
+            pause_s: Seconds that a rate limit may keep two requests apart.
+        """
         return Policy(
             suspect_after=self.suspect_after,
-            evidence_gap_s=max(EVIDENCE_GAP_S, 4 * timeout_s),
+            evidence_gap_s=max(EVIDENCE_GAP_S, 4 * (timeout_s + pause_s)),
             confirmed_after_s=self.confirmed_after_s,
             poison_after_s=self.poison_after_s,
             rejected_after=self.rejected_after,

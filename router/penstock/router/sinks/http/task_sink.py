@@ -7,6 +7,7 @@ send again, in halves, or to lay a record aside. So it is with what a task did n
 
 - A task sends no more after an answer that says nothing of its records (no connection, 429, 500),
   nor, for `SENDING_S_MAX`, to a destination that is slow: others want Spark's slots.
+- Nor where the sink's rate limit would have it wait for long: the driver waits, and holds no slot.
 - While the circuit is not closed tasks encode only.
 
 With `max_in_flight: 1` one task has all that a batch has of a partition, and sends it in its order
@@ -30,6 +31,7 @@ from typing_extensions import override
 
 from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.delivery.batch_names import BatchNames, in_log_order
+from penstock.router.delivery.rate_limiter import RateLimiter, TaskShare
 from penstock.router.delivery.result import (
     Accepted,
     DeliveryResult,
@@ -48,13 +50,21 @@ from penstock.router.sinks.http.request_sink import (
     RequestSink,
 )
 from penstock.router.sinks.http.settings import HttpTaskSettings, TaskRequestSettings
-from penstock.router.sinks.sink import GatheringWriter, SinkContext, TaskSink, WriteResult
+from penstock.router.sinks.sink import (
+    PACED_MS,
+    GatheringWriter,
+    SinkContext,
+    TaskSink,
+    WriteResult,
+)
 
 SENDING_S_MAX: Final = 5.0
 """Seconds after which a task begins no further request."""
 
 SHARED_SENDING_S_MAX: Final = 1.0
 """The same of a task that other sinks share, which wait for it."""
+
+_ENDING_POLL_NS: Final = 100_000_000
 
 _SINKS_MAX: Final = 16
 """Maximum sinks whose connections a worker keeps; the oldest ones are closed first."""
@@ -71,6 +81,8 @@ class WrittenRequests(WriteResult):
         faulty: Rows that cannot be encoded, by index into `left`.
         counts: Increments of the sink's counters.
         note: What the sink's `note_for_driver` has returned.
+        sent: Records of all requests that were sent, where there is a rate limit.
+        sent_size: Bytes of them.
     """
 
     delivered: int = 0
@@ -79,6 +91,8 @@ class WrittenRequests(WriteResult):
     faulty: tuple[Faulty, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     note: Any = None
+    sent: int = 0
+    sent_size: int = 0
 
 
 class TaskRequestSink(RequestSink, TaskSink):
@@ -154,6 +168,8 @@ class TaskRequestSink(RequestSink, TaskSink):
             names=context.names(),
             sends=sends,
             note=self.note_for_tasks(),
+            share=self.share,
+            ending=context.ending,
         )
 
     @override
@@ -178,6 +194,12 @@ class TaskRequestSink(RequestSink, TaskSink):
     def commit(self, results: Sequence[WrittenRequests]) -> None:
         """Settle what tasks have left."""
         meter = self.context.meter
+        if self.rate_limiter is not None:
+            self.rate_limiter.settle(
+                records=sum(it.sent for it in results),
+                size=sum(it.sent_size for it in results),
+                now_ns=self.context.clock.monotonic_ns(),
+            )
         taken = [name for it in results for name in it.taken]
         meter.count("requests", len(taken))
         for result in results:
@@ -236,6 +258,8 @@ class RequestWriter(GatheringWriter):
         sends_for_s: Seconds after which no further request is begun.
         waits_for_s: Seconds after which no answer is waited for any more; a request without one
             counts as not sent. None: each has its own time limit.
+        share: What it may send; None: there is no rate limit.
+        ending: The same as in `SinkContext`.
     """
 
     made_of: type[TaskRequestSink]
@@ -248,6 +272,8 @@ class RequestWriter(GatheringWriter):
     clock: BlockingClock = field(default_factory=SystemClock, kw_only=True)
     sends_for_s: float = field(default=SENDING_S_MAX, kw_only=True)
     waits_for_s: float | None = field(default=None, kw_only=True)
+    share: TaskShare | None = field(default=None, kw_only=True)
+    ending: Path | None = field(default=None, kw_only=True)
 
     def close(self) -> WrittenRequests:
         """Encode the rows, and send what can be sent."""
@@ -262,10 +288,11 @@ class RequestWriter(GatheringWriter):
         for sink in sinks:
             sink.hold(rows)
         requests: Sequence[Request] = made.unsettled
+        pace = self._pace()
         if not self.made_of.repeats_in_tasks and _runs_again():
             requests = [replace(it, is_doubtful=True) for it in requests]
         elif self.sends and requests:
-            sending = Sending(sinks, requests, self.clock, self.sends_for_s)
+            sending = Sending(sinks, requests, self.clock, self.sends_for_s, pace)
             try:
                 requests = sending.run(self.waits_for_s)
             finally:
@@ -274,8 +301,21 @@ class RequestWriter(GatheringWriter):
         left = _without_delivered(sinks[0], made, requests)
         for sink in sinks:
             sink.hold(rows.slice(0, 0))
+        sinks[0].context.meter.count(PACED_MS, pace.waited_ns // 1_000_000)
         counts = sinks[0].context.meter.counted() - before
-        return replace(left, counts=counts, note=sinks[0].note_for_driver(left.unsettled))
+        return replace(
+            left,
+            counts=counts,
+            note=sinks[0].note_for_driver(left.unsettled),
+            sent=pace.sent,
+            sent_size=pace.sent_size,
+        )
+
+    def _pace(self) -> "Pace":
+        share = self.share
+        if share is not None and _runs_again():
+            share = share.without_saved()
+        return Pace(share, self.clock, self.ending)
 
 
 def _runs_again() -> bool:
@@ -304,6 +344,55 @@ def _without_delivered(
     )
 
 
+class Pace:
+    """The pace of one task's requests, and what was sent.
+
+    Args:
+        share: What the task may send; None: there is no limit.
+        clock: Time.
+        ending: The same as in `SinkContext`.
+
+    Attributes:
+        sent: Records of the requests that were begun.
+        sent_size: Bytes of them.
+        waited_ns: Time for which they had to wait.
+    """
+
+    def __init__(self, share: TaskShare | None, clock: BlockingClock, ending: Path | None) -> None:
+        self.sent = self.sent_size = self.waited_ns = self._left_ns = 0
+        self._clock = clock
+        self._ending = ending
+        self._limiter: RateLimiter | None = None
+        if share is not None:
+            self._left_ns = int(share.waits_for_s * 1e9)
+            self._limiter = RateLimiter.of_task(share, clock.monotonic_ns())
+
+    def admits(self, records: int, size: int) -> bool:
+        """Wait until a request may go; return False if the driver is to wait in place of this."""
+        if (limiter := self._limiter) is None:
+            return True
+        pause_ns = limiter.wait_ns(self._clock.monotonic_ns(), records=records, size=size)
+        if pause_ns > self._left_ns:
+            return False
+        while pause_ns > 0:
+            if self._ending is not None and self._ending.exists():
+                return False
+            step_ns = min(pause_ns, _ENDING_POLL_NS)
+            self._clock.sleep(step_ns / 1e9)
+            self.waited_ns += step_ns
+            self._left_ns -= step_ns
+            pause_ns = limiter.wait_ns(self._clock.monotonic_ns(), records=records, size=size)
+        return True
+
+    def book(self, records: int, size: int) -> None:
+        """Take down a request that is begun."""
+        if self._limiter is not None:
+            now_ns = self._clock.monotonic_ns()
+            self._limiter.book(records=records, size=size, now_ns=now_ns)
+            self.sent += records
+            self.sent_size += size
+
+
 class Sending:
     """The requests of one task, each on its way once at most.
 
@@ -311,6 +400,7 @@ class Sending:
         sinks: One for each request that may be in flight.
         requests: In the order of the log.
         sends_for_s: Seconds after which no further request is begun.
+        pace: Makes them wait; None: nothing does.
 
     Attributes:
         is_unusable: Whether no other task may use the sinks: threads wait for answers with them, or
@@ -323,7 +413,10 @@ class Sending:
         requests: Sequence[Request],
         clock: BlockingClock,
         sends_for_s: float = SENDING_S_MAX,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace or Pace(None, clock, None)
+        self._turn = threading.Lock()  # held while the next request waits for its time
         self._sinks, self._unneeded = sinks[: len(requests)], sinks[len(requests) :]
         self._requests = list(requests)
         self._clock = clock
@@ -388,13 +481,25 @@ class Sending:
                 self._ends |= not self._goes_on(result, in_order=sink.keeps_order)
 
     def _taken(self) -> int | None:
-        """The number of the next request; None: no more are sent."""
-        with self._lock:
-            is_late = self._clock.monotonic_ns() >= self._until_ns
-            if self._ends or is_late or self._next >= len(self._requests):
-                return None
-            self._next += 1
-            return self._next - 1
+        """The number of the next request, once it may go; None: no more are sent."""
+        with self._turn:
+            with self._lock:
+                if not self._goes_further():
+                    return None
+                request = self._requests[self._next]
+            records, size = len(request.items), self._sinks[0].size_of(request)
+            is_admitted = self._pace.admits(records, size)
+            with self._lock:
+                self._ends |= not is_admitted
+                if not self._goes_further():
+                    return None
+                self._pace.book(records, size)
+                self._next += 1
+                return self._next - 1
+
+    def _goes_further(self) -> bool:
+        is_late = self._clock.monotonic_ns() >= self._until_ns
+        return not (self._ends or is_late or self._next >= len(self._requests))
 
     def _goes_on(self, result: DeliveryResult | None, *, in_order: bool) -> bool:
         """Return whether other requests may follow: a success, or a fault of some records only."""
