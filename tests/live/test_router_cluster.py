@@ -1,6 +1,8 @@
 """One job file on this machine and on a Spark standalone cluster: the same result."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +22,7 @@ from penstock.router.job.config import Spark
 from penstock.router.spark.java import find_java
 from penstock.router.spark.package import make_package
 from penstock.router.spark.session import Session, SparkEndedError
+from tests.support.http_sink import HttpDestination
 from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
@@ -265,15 +268,23 @@ def running(of: RouterJob, *arguments: str) -> Iterator[subprocess.Popen[bytes]]
 @contextmanager
 def submitted(of: RouterJob, cluster: SparkCluster) -> Iterator[subprocess.Popen[bytes]]:
     """The same by Spark's own command, which says the master and how many executors there are."""
-    program = Path(penstock.router.__file__).parent / "__main__.py"
-    spark_submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    command = [spark_submit, "--master", cluster.url, "--driver-memory", "512m",
-               "--conf", f"spark.cores.max={WORKERS}", program]  # fmt: skip
-    java = find_java(of.checkpoint_dir.parent)
-    environment = {"JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1",
-                   "PYSPARK_DRIVER_PYTHON": sys.executable}  # fmt: skip
-    with started(of, [str(it) for it in command], environment=environment) as process:
+    program = str(Path(penstock.router.__file__).parent / "__main__.py")
+    command = [*spark_submit(cluster), "--conf", f"spark.cores.max={WORKERS}", program]
+    environment = of_spark_submit(of.checkpoint_dir.parent)
+    with started(of, command, environment=environment) as process:
         yield process
+
+
+def spark_submit(cluster: SparkCluster) -> list[str]:
+    """Spark's own command, for a program that follows."""
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    return [str(program), "--master", cluster.url, "--driver-memory", "512m"]
+
+
+def of_spark_submit(directory: Path) -> dict[str, str]:
+    """What a user sets for it: a Java, and the Python of the driver."""
+    return {"JAVA_HOME": str(find_java(directory).home), "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_DRIVER_PYTHON": sys.executable}  # fmt: skip
 
 
 @contextmanager
@@ -339,15 +350,97 @@ def imports_of(process: psutil.Process) -> set[str]:
     return found
 
 
+def bare_python() -> str:
+    """A Python that lacks Penstock and its libraries."""
+    bare = os.path.realpath(sys.executable)
+    missing = subprocess.run([bare, "-Ic", "import pyarrow"], capture_output=True, check=False)
+    assert b"No module named 'pyarrow'" in missing.stderr
+    return bare
+
+
+REPORT = """
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from penstock import router
+
+logd, url, directory = sys.argv[1:]
+spark = SparkSession.builder.getOrCreate()
+router.register(spark)
+options = {"logd": logd, "subscribe": "logs,traces", "minPartitions": "4"}
+whole = spark.read.format("logd").options(**options).load()
+earliest = options | {"startingOffsets": "earliest", "view": "records"}
+rows = spark.readStream.format("logd").options(**earliest).load()
+query = (
+    rows.select("kind", "service")
+    .writeStream.format("memory")
+    .queryName("seen")
+    .option("checkpointLocation", directory)
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+by_kind = spark.table("seen").groupBy("kind").count().collect()
+ones = router.logs(spark, options, where="service = 'service-1'", streaming=False)
+ones = ones.groupBy("service").count()
+ones.selectExpr("service", "count AS errors").write.format("penstock").option(
+    "sink", f"{{type: http, url: '{url}'}}"
+).mode("append").save()
+print(json.dumps({"whole": whole.count(), "by_kind": dict(map(tuple, by_kind))}))
+spark.stop()
+"""
+
+
+def test_a_program_of_ones_own_reads_the_log_on_workers_that_get_the_archive_only(
+    tmp_path: Path, logd: Logd, cluster: SparkCluster
+) -> None:
+    """By the line that the command prints which makes the archive."""
+    archive, program = tmp_path / "packages.tar.gz", tmp_path / "report.py"
+    program.write_text(REPORT)
+    make = [sys.executable, "-m", "penstock.router", "package", "--extra", "router"]
+    made = subprocess.run(
+        [*make, "--out", str(archive)], capture_output=True, text=True, check=True, timeout=300
+    )
+    command, *options, last = shlex.split(made.stdout.splitlines()[-1])
+    assert (command, last) == ("spark-submit", "PROGRAM.py")
+    conf = cluster.conf | {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": SECRET,
+        "spark.pyspark.python": bare_python(),
+    }
+    options += [it for key, value in conf.items() for it in ("--conf", f"{key}={value}")]
+    destination = HttpDestination()
+    destination.open()
+    try:
+        arguments = [str(program), logd.fetch, destination.url, str(tmp_path / "checkpoint")]
+        done = subprocess.run(
+            [*spark_submit(cluster), *options, *arguments],
+            env=os.environ | of_spark_submit(tmp_path),
+            capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+    finally:
+        destination.close()
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {
+        "whole": LOGS + SPANS + 1,
+        "by_kind": {"log": LOGS, "span": SPANS, "raw": 1},
+    }
+    (record,) = destination.records
+    ones = sum(number % 3 == 1 for number in range(LOGS))
+    assert record["attributes"] == {"errors": ones}
+    assert "Registering app report.py" in cluster.said(0), "the master has had the program"
+
+
 def test_spark_submit_brings_the_packages_and_gives_the_same_result(
     tmp_path: Path, logd: Logd, cluster: SparkCluster
 ) -> None:
     """Executors have a Python that lacks Penstock and its libraries; the archive has both."""
     archive = tmp_path / "packages.tar.gz"
     assert make_package(archive, ["router"]).size > 1_000_000
-    bare = os.path.realpath(sys.executable)
-    missing = subprocess.run([bare, "-Ic", "import pyarrow"], capture_output=True, check=False)
-    assert b"No module named 'pyarrow'" in missing.stderr
+    bare = bare_python()
     conf = cluster.conf | {"spark.pyspark.python": bare}
     there = job(tmp_path / "there", logd, conf, package=str(archive))
     here = job(tmp_path / "here", logd, cluster.conf)

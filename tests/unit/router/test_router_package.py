@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.router.spark.package import make_package, package_settings
+from penstock.router.spark.package import make_package, package_settings, submit_options
 
 PYTHON = "spark.pyspark.python"
 
@@ -59,6 +59,17 @@ def test_executors_look_into_the_archive_first_and_the_driver_into_its_own(tmp_p
     first, second, *others = settings["spark.executorEnv.PYTHONPATH"].split(":")
     assert (first, second) == ("penstock-packages", "/opt/more")
     assert str(Path(pytest.__file__).parents[1]) in others, "where the driver has its packages"
+
+
+def test_a_program_of_ones_own_gets_the_archive_by_options_and_runs_in_this_python(
+    tmp_path: Path,
+) -> None:
+    made = archive(tmp_path)
+    options = submit_options(made)
+    assert set(options[::2]) == {"--conf"}
+    settings = dict(it.split("=", 1) for it in options[1::2])
+    assert settings.pop("spark.pyspark.driver.python") == sys.executable
+    assert settings == package_settings(made, {})
 
 
 def test_what_is_no_archive_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`penstock router`: run a job, check it, look at it."""
 
 import platform
+import shlex
 import sys
 from pathlib import Path
 
@@ -129,9 +130,10 @@ def package(path: Path, extras: tuple[str, ...]) -> None:
     """Pack Penstock and its libraries for the executors of a Spark cluster.
 
     Name the archive in a job file as spark.package. Executors need a Python of the same minor
-    version on the same kind of machine, and nothing else of Penstock.
+    version on the same kind of machine, and nothing else of Penstock. For a program of your own the
+    command prints the options of spark-submit that do the same.
     """
-    from penstock.router.spark.package import make_package
+    from penstock.router.spark.package import make_package, submit_options
 
     made = make_package(path, extras) if extras else make_package(path)
     packages = pluralize(len(made.distributions), "package")
@@ -139,6 +141,7 @@ def package(path: Path, extras: tuple[str, ...]) -> None:
     click.echo(
         f"{made.path}: {packages}, {made.size / 1e6:.0f} MB, for {python} on {platform.machine()}"
     )
+    click.echo(f"spark-submit {shlex.join(submit_options(made.path))} PROGRAM.py")
 
 
 for command in (plan, preview, replay, stop_replay, status, sinks, template, dlq):

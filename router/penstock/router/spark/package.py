@@ -127,6 +127,18 @@ def package_settings(package: Path, conf: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def submit_options(package: Path) -> list[str]:
+    """Return the options of `spark-submit` by which a program's executors get the archive.
+
+    The program itself is run by this Python, for what is said of the executors' would hold for it.
+
+    Raises:
+        ConfigError: As `package_settings`.
+    """
+    settings = {"spark.pyspark.driver.python": sys.executable, **package_settings(package, {})}
+    return [it for name, value in settings.items() for it in ("--conf", f"{name}={value}")]
+
+
 def search_path() -> str:
     """The PATH of the driver's JVM, which starts Python processes by name.
 
