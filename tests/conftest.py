@@ -58,8 +58,6 @@ GUARANTEES = ROOT / "docs" / "guarantees.md"
 SKIPS_IN_CI = {
     "PENSTOCK_TEST_SPLUNK_ACK_TOKEN names no token": "the product cannot be had without a licence",
     "kubectl is not here": "no package index that CI reaches has it",
-    "pandas is not here": "Spark Connect's client needs it; were it there, no test would see that"
-    " the router needs none",
 }
 """Reasons for which a test may be skipped where CI runs, each with why nothing can be done."""
 

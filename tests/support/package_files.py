@@ -7,16 +7,18 @@ pip is only asked where the file is, in a process of its own, for these are no p
 import fcntl
 import hashlib
 import importlib
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.debian import CACHE, skip
+from tests.support.debian import CACHE, one_at_a_time, skip
 
 _DOWNLOAD_S: Final = 600
 _PIECE_BYTES: Final = 1024 * 1024
@@ -55,6 +57,41 @@ def package_file(requirement: str, *, sha256: str, binary: bool = False) -> Path
         reason = (found.stderr.strip().splitlines() or ["pip failed"])[-1]
         skip(f"{requirement} cannot be had: {reason}")
     return place
+
+
+def packages_beside(*requirements: str) -> Path:
+    """A directory for PYTHONPATH with packages that the tests' own environment must not have.
+
+    They are installed once, outside of the repository, where every worktree finds them. Where that
+    cannot be, the test is skipped, red in CI.
+
+    Args:
+        requirements: As in `name==1.0`; what they require comes, too.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock-tests"
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    root = home / "-".join([*(it.replace("==", "-") for it in requirements), version])
+    with one_at_a_time(root) as is_missing:
+        if is_missing:
+            _install(requirements, root)
+    return root
+
+
+def _install(requirements: Sequence[str], root: Path) -> None:
+    unfinished = root.with_name(f"{root.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
+    try:
+        done = subprocess.run(
+            [*pip, "--target", str(unfinished), *requirements],
+            capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        skip(f"{', '.join(requirements)} was not installed in {_DOWNLOAD_S} s")
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+        skip(f"{', '.join(requirements)} cannot be installed: {reason}")
+    unfinished.replace(root)
 
 
 _CLIENTS = {
