@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -113,8 +114,11 @@ def test_a_job_with_a_table_and_a_function_writes_each_record_once(
     assert plain == json.loads(log_line(LOGS - 1, service="Service-9"))
 
 
-def owned(directory: Path, logd: Logd, max_records: int, *more: tuple[str, str]) -> RouterJob:
+def owned(
+    directory: Path, logd: Logd, max_records: int, *more: tuple[str, str], **lake: Any
+) -> RouterJob:
     """A job of one route with a SELECT that joins."""
+    path = directory / "router" / "lake"
     select = "SELECT owner FROM records LEFT JOIN teams ON teams.name = records.service"
     route = {"name": "all", "sinks": ["lake"], "transforms": [{"sql": select}]}
     return RouterJob(
@@ -122,9 +126,18 @@ def owned(directory: Path, logd: Logd, max_records: int, *more: tuple[str, str])
         logd.fetch,
         streams=["logs"],
         routes=[route],
+        sinks={"lake": {"type": "parquet", "path": str(path)} | lake},
         tables=teams(directory, *more),
         trigger={"interval_s": 0.1, "max_records": max_records},
     )
+
+
+def require_each_once_with_its_owner(found: pa.Table) -> None:
+    assert found["offset"].to_pylist() == [it for it in range(LOGS + 1) if it != 100]
+    owners = {"Service-0": "anne", "Service-1": "bert"}
+    assert [dict(row).get("owner") for row in found["attributes"].to_pylist()] == [
+        owners.get(service_of(number)) for number in range(LOGS)
+    ]
 
 
 def test_a_job_with_a_table_that_is_killed_in_the_middle_of_a_batch_writes_each_record_once(
@@ -144,12 +157,33 @@ def test_a_job_with_a_table_that_is_killed_in_the_middle_of_a_batch_writes_each_
         assert made.daemon.wait(within_s=200) == 0, made.daemon.log()[-3000:]
     finally:
         made.daemon.close()
-    found = made.rows()
-    assert found["offset"].to_pylist() == [it for it in range(LOGS + 1) if it != 100]
-    owners = {"Service-0": "anne", "Service-1": "bert"}
-    assert [dict(row).get("owner") for row in found["attributes"].to_pylist()] == [
-        owners.get(service_of(number)) for number in range(LOGS)
-    ]
+    require_each_once_with_its_owner(made.rows())
+
+
+def test_a_job_with_a_table_that_is_killed_while_a_batch_is_published_writes_each_record_once(
+    tmp_path: Path, logd: Logd
+) -> None:
+    """The second batch has a file more than fits: another one is where its directory is to be."""
+    made = owned(tmp_path, logd, 1200, partition_by=["kind", "service"])
+    kind = made.lake / "kind=log"
+    (kind / "service=Service-0").mkdir(parents=True)  # else the lake has no directories of services
+    in_the_way = kind / "service=Service-9"
+    in_the_way.touch()
+
+    def is_half_published() -> bool:
+        restarts: int = made.daemon.status()["info"]["sinks"]["lake"]["restarts"]
+        return restarts > 0 and len([*kind.rglob("*.parquet")]) == 3 + 3
+
+    try:
+        made.daemon.start(within_s=120)
+        wait_until(is_half_published, within_s=120, what="a batch half published")
+        made.daemon.kill()
+        in_the_way.unlink()
+        made.daemon.start("--until-caught-up", within_s=120)
+        assert made.daemon.wait(within_s=200) == 0, made.daemon.log()[-3000:]
+    finally:
+        made.daemon.close()
+    require_each_once_with_its_owner(made.rows())
 
 
 @pytest.mark.parametrize("max_records", [1, 700])
