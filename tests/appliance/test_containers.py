@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 NODES = ("logd-1", "logd-2", "logd-3")
 SERVICES = ("nats", *NODES, "collector", "router", "console")
 HEALTHY_S = 120
-IMAGE_MB_MAX = {"collector": 500, "logd": 480, "router": 900}
+IMAGE_MB_MAX = {"collector": 500, "logd": 480, "router": 1050}
 LAKE = "/var/lib/penstock/lake/kind=log"
 READ_LAKE = f"""
 import json, pathlib, pyarrow.dataset as d
