@@ -251,7 +251,7 @@ class PlainLines:
         return self._make_text(line)
 
     def make_together(self, lines: Sequence[bytes]) -> list[Made | None]:
-        """As `make` of each."""
+        """Return what `make` returns for each line."""
         made: list[Made | None] = []
         for at in range(0, len(lines), _TOGETHER):
             part = lines[at : at + _TOGETHER]

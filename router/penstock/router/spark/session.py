@@ -181,8 +181,7 @@ _HEAP_GIVEN_BACK: Final = ("-XX:MaxHeapFreeRatio=50", "-XX:-ShrinkHeapInSteps")
 busy job collects its whole heap four times as often."""
 
 _YOUNG: Final = "-XX:NewRatio=4"
-"""A fifth of the heap for new objects: a job at rest keeps 21 MB less than with Java's third, and
-collects for 0.6 µs more a row while it is busy."""
+"""A fifth of the heap is for new objects: a job at rest keeps 21 MB less than with Java's third."""
 
 ARCHIVE_PATH: Final = Path(sys.prefix) / "share" / "penstock" / f"spark-{pyspark_version}.jsa"
 """The archive of classes that `penstock router prepare` makes."""
@@ -379,7 +378,7 @@ class Session:
     def start_workers(self) -> None:
         """Have the process that forks the workers of tasks started now, without waiting for it.
 
-        Spark starts it for the first task only, after seconds in which a query starts on one core.
+        Spark itself starts it for the first task, when the query has started.
         """
         if self._config.is_local:
             InheritableThread(target=self._run_a_task, name="first-task", daemon=True).start()

@@ -58,7 +58,7 @@ _TEXTS: Final = {
 }
 """Free text at the root of records, and how many characters it may have."""
 _SHAPE: Final = attrgetter("kind", "schema", "names")
-"""Of many verdicts few differ in these."""
+"""Few of many verdicts differ in these fields."""
 _NESTED: Final = ("links", "events", "exemplars")
 """Lists of objects with their own attributes."""
 
