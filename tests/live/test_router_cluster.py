@@ -224,7 +224,7 @@ def test_a_driver_that_runs_out_of_memory_says_which_key_to_raise(tmp_path: Path
         gateway = gateway_of(session.spark)
         with pytest.raises(SparkEndedError) as ended, session.alive():
             gateway.new_array(gateway.jvm.byte, 2**30)  # more than the heap
-        assert "ran out of memory (spark.driver_memory: 640m)" in str(ended.value)
+        assert "ran out of memory (spark.driver_memory: 896m)" in str(ended.value)
         assert "raise spark.driver_memory" in str(ended.value.fix)
     finally:
         session.close()

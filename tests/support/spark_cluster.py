@@ -41,7 +41,7 @@ class SparkCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = f"spark://{_HOST}:{self._port}"
         self.conf = {
-            "spark.executor.memory": "512m",
+            "spark.executor.memory": "896m",
             "spark.executor.cores": "1",
         }
 
@@ -51,7 +51,7 @@ class SparkCluster:
         self._expect("Starting Spark master", 0)
         for number, host in enumerate(self._hosts):
             home = self._directory / f"worker{number}"
-            self._launch(host, "worker.Worker", "--cores", "1", "--memory", "600m",
+            self._launch(host, "worker.Worker", "--cores", "1", "--memory", "1000m",
                          "--work-dir", str(home), self.url)  # fmt: skip
         for number in range(WORKERS):
             self._expect("Successfully registered with master", number + 1)

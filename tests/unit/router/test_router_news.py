@@ -100,6 +100,17 @@ def test_a_batch_that_is_full_of_bytes_is_a_full_one() -> None:
     assert [time for time, _ in query.batches] == pytest.approx([0.0, 0.3, 2.3])
 
 
+def test_the_first_batch_after_a_start_is_small_and_each_that_follows_up_to_twice_as_large() -> (
+    None
+):
+    log = FakeLog(Readable(0, 100))
+    log.sizes = {"logs": 1_000_000}
+    limits = {"maxBytesPerTrigger": "30000000", "maxBytesOfFirstTrigger": "10000000"}
+    query = Query(log, batchInterval="2s", **limits)
+    query.run(10, batch_s=0.3)
+    assert [end for _, end in query.batches] == [10, 30, 60, 90, 100]
+
+
 def test_a_rate_above_a_batch_each_interval_makes_full_batches_and_no_growing_lag() -> None:
     query = Query(FakeLog(Readable(0, 0)), batchInterval="2s", maxOffsetsPerTrigger="100")
     query.come([30 + number / 60 for number in range(60 * 60)])  # 120 in each interval

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from penstock.router.checkpoint.journal import BatchJournal
 from penstock.router.errors import LargerThanPlannedError, RecordTooLargeError
-from penstock.router.job.config import JobConfig
+from penstock.router.job.config import JobConfig, Spark
 from penstock.router.read.batch_sizes import LargestFrame, PlannedBytes, PlannedTask
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import SinkContext, TaskSink
@@ -121,15 +121,19 @@ def job_in(directory: Path) -> JobConfig:
 
 
 def made(
-    directory: Path, *, within: SinkContext | None = None, starting: Offsets | None = None
+    directory: Path,
+    *,
+    within: SinkContext | None = None,
+    starting: Offsets | None = None,
+    memory: str = "896m",
 ) -> Made:
-    """A query that was not polled yet."""
+    """A query that was not polled yet, of a job with so much `spark.driver_memory`."""
     within = within or context(directory)
     sink = Closable(within)
     assert isinstance(within.clock, TestClock)
-    query = SinkQuery(
-        job_in(directory), sink, within, starting or Offsets({}), routed=ScriptedRouted
-    )
+    job = job_in(directory)
+    job = job.model_copy(update={"spark": Spark(driver_memory=memory)})
+    query = SinkQuery(job, sink, within, starting or Offsets({}), routed=ScriptedRouted)
     return Made(query, ScriptedSpark(), sink, within.clock)
 
 
@@ -382,9 +386,12 @@ def test_a_record_that_is_too_large_is_reported_once_and_looked_at_again(tmp_pat
 
 
 def test_a_batch_is_bounded_by_what_the_heap_has_room_for(tmp_path: Path) -> None:
-    its = made(tmp_path)
-    its.poll()
-    assert int(its.spark.options["maxBytesPerTrigger"]) <= 46 * MIB
+    for memory, most in {"896m": 64, "640m": 43, "512m": 32}.items():
+        directory = tmp_path / memory
+        directory.mkdir()
+        its = made(directory, memory=memory)
+        its.poll()
+        assert int(its.spark.options["maxBytesPerTrigger"]) // MIB == most
 
 
 class Slow(NoRows):

@@ -10,6 +10,7 @@ from typing_extensions import override
 from penstock.router.checkpoint.journal import BatchJournal
 from penstock.router.checkpoint.local import StartingOffsets
 from penstock.router.errors import LogUnavailableError, StoppedError
+from penstock.router.job.config import Spark
 from penstock.router.read.logd_reader import LogState
 from penstock.router.read.offsets import Offsets, Readable, StreamPartition
 from penstock.router.replay import backfill
@@ -290,8 +291,19 @@ def test_batches_that_are_not_known_are_bounded_by_their_bytes(tmp_path: Path) -
     run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
     run.log.sizes = {"logs": 1024 * 1024}
     backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
+    assert run.chunks == [(0, 64), (64, 80)]
+    assert run.log.looked_at == [("logs", 0, at) for at in (0, 79, 64, 79)]
+
+
+def test_batches_that_are_not_known_are_bounded_by_what_the_heap_has_room_for(
+    tmp_path: Path,
+) -> None:
+    run: Any = Run(tmp_path)
+    run.config = run.config.model_copy(update={"spark": Spark(driver_memory="512m")})
+    run.state = LogState({PLACE: Readable(0, 80)}, {"logs": "5f2c"})
+    run.log.sizes = {"logs": 1024 * 1024}
+    backfill.backfill(run, "lake", {PLACE: 0}, {PLACE: 80}, print)
     assert run.chunks == [(0, 32), (32, 64), (64, 80)]
-    assert run.log.looked_at == [("logs", 0, at) for at in (0, 79, 32, 79, 64, 79)]
 
 
 def test_what_the_log_does_not_hold_is_refused_and_not_looked_at(tmp_path: Path) -> None:

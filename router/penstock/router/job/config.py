@@ -155,7 +155,7 @@ class Trigger(Settings):
 
     interval_s: Annotated[float, Field(ge=0, le=604_800, allow_inf_nan=False)] = 2.0
     max_records: Annotated[int, Field(ge=1, le=1_000_000)] = 200_000
-    max_bytes: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 33_554_432
+    max_bytes: Annotated[int, Field(ge=1_048_576, le=1_073_741_824)] = 67_108_864
     min_offsets_per_trigger: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     max_trigger_delay_s: Annotated[int, Field(ge=1, le=604_800)] = 900
 
@@ -298,7 +298,7 @@ class Spark(Settings):
     """
 
     master: str = "local[*]"
-    driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "640m"
+    driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "896m"
     ui: bool | None = None
     secret_file: Path | None = None
     package: Path | None = None

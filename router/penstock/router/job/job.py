@@ -271,7 +271,8 @@ class Job:
             return
         with self._session.alive():
             check_routes(config, self._session.spark)
-        if config.trigger.max_bytes > self._budget.largest:
+        is_asked_for = "max_bytes" in config.trigger.model_fields_set
+        if is_asked_for and config.trigger.max_bytes > self._budget.largest:
             log.warning(
                 "batch_size_reduced",
                 max_bytes=self._budget.largest,

@@ -59,6 +59,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "no limit",
         "stream only: about so many bytes of records, in memory, of one micro-batch",
     ),
+    "maxBytesOfFirstTrigger": (
+        "`maxBytesPerTrigger`",
+        "stream only: of the first one after a start; each that follows has up to twice as many",
+    ),
     "maxBytesPerTask": (
         "no limit; 8388608 with `maxBytesPerTrigger`",
         "about so many bytes of records, in memory, that one task reads",
@@ -123,6 +127,7 @@ _STREAM_ONLY: Final = frozenset(
     {
         "maxOffsetsPerTrigger",
         "maxBytesPerTrigger",
+        "maxBytesOfFirstTrigger",
         "minOffsetsPerTrigger",
         "maxTriggerDelay",
         "batchInterval",
@@ -154,6 +159,7 @@ class SourceOptions:
     ending: OffsetSpec
     max_rows: int | None
     max_bytes: int | None
+    first_bytes: int | None
     task_bytes: int | None
     min_rows: int | None
     trigger_delay_ns: int
@@ -178,6 +184,16 @@ class SourceOptions:
         """The columns that Spark gets, those of the view by their names; None: all."""
         found = self.view.struct(names)
         return found.add(PASSTHROUGH, BinaryType()) if self.pass_through else found
+
+    def bytes_after(self, before: int | None) -> int | None:
+        """The bytes that a batch may have; None: any number.
+
+        Args:
+            before: Those that the batch before it might have had; None: it is the first one.
+        """
+        if self.max_bytes is None or self.first_bytes is None:
+            return self.max_bytes
+        return min(self.max_bytes, self.first_bytes if before is None else 2 * before)
 
     def reading(self, clock: BlockingClock) -> LogdReader:
         """A reader of the log with these options."""
@@ -219,6 +235,7 @@ def parse_options(
         ending=_offset_spec(given, "ending", LATEST),
         max_rows=given.positive("maxOffsetsPerTrigger"),
         max_bytes=given.positive("maxBytesPerTrigger"),
+        first_bytes=given.positive("maxBytesOfFirstTrigger"),
         task_bytes=given.positive("maxBytesPerTask"),
         min_rows=_rows_min(given),
         trigger_delay_ns=given.duration_ns("maxTriggerDelay", _TRIGGER_DELAY),

@@ -199,10 +199,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._seen: LogState | None = None
         self._unreachable_since_ns: int | None = None
         self._answered: dict[tuple[StreamPartition, int, int, int], int] = {}
-        if options.max_bytes is None and (options.plan_in or options.measures):
-            raise BadOptionError("options planIn and measureSizes need maxBytesPerTrigger")
+        if options.max_bytes is None and (
+            options.plan_in or options.measures or options.first_bytes
+        ):
+            raise BadOptionError(
+                "options planIn, measureSizes and maxBytesOfFirstTrigger need maxBytesPerTrigger"
+            )
         self._sizes = BatchSizes(
-            options.max_bytes,
+            options.bytes_after(None),
             None if options.max_bytes is None else options.task_bytes or TASK_BYTES,
             subject_to_read(options, shape),
             measures=options.measures,
@@ -322,6 +326,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         ):
             return start  # though leaders may have changed
         self._admission.begun(self._clock.monotonic_ns())
+        self._sizes.max_bytes = self._options.bytes_after(self._sizes.max_bytes)
         return end.to_json()
 
     @override

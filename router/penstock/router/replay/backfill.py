@@ -31,6 +31,7 @@ from penstock.router.replay.backfill_plan import (
 from penstock.router.replay.bounded_run import BoundedRun, ReplayStoppedError
 from penstock.router.replay.progress import ReplayNote, Report, Unfinished
 from penstock.router.sinks.registry import sink_kind
+from penstock.router.spark.heap_budget import HeapBudget
 from penstock.router.transforms import Again
 from penstock.service import ConfigError, UnavailableError
 
@@ -229,7 +230,8 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], C
 def _ends(run: BoundedRun, log: LogdReader) -> EndOf:
     """Return a function that ends the unknown batches where the job would end them now."""
     trigger, readable = run.config.trigger, run.state.readable
-    sizes = BatchSizes(trigger.max_bytes, None, run.config.source.subject)
+    max_bytes = min(trigger.max_bytes, HeapBudget(run.config.spark).largest)
+    sizes = BatchSizes(max_bytes, None, run.config.source.subject)
 
     def end_of(first: Position, last: Position) -> Position:
         end = admit(first, last, trigger.max_records)

@@ -26,6 +26,7 @@ from penstock.router.checkpoint.local import clear_unfinished
 from penstock.router.delivery.breaker import Circuit
 from penstock.router.job.config import JobConfig
 from penstock.router.job.routes import Routed, SharedRoutes
+from penstock.router.read.batch_sizes import TASK_BYTES
 from penstock.router.read.offsets import Offsets, StreamPartition
 from penstock.router.sinks import Sink, SinkContext
 from penstock.router.spark.heap_budget import HeapBudget
@@ -51,6 +52,10 @@ RESTART_CALM_S: Final = 120.0
 
 _QUIET_S: Final = 1.0
 """Beyond two intervals: a query that has delivered nothing for so long delivers 0 records/s."""
+
+FIRST_BYTES: Final = 2 * TASK_BYTES
+"""Approximate maximum bytes of a query's first batch, in which everything runs for the first time:
+a small one is in the sink soon, and shows early whether the sink takes records."""
 
 _STOP_S: Final = 3.0
 """Seconds in which a batch that is given up ends, as Spark's own limit for its queries."""
@@ -368,6 +373,7 @@ class SinkQuery:
         options |= {
             **job.trigger.options(),
             "maxBytesPerTrigger": str(min(job.trigger.max_bytes, self._budget.largest)),
+            "maxBytesOfFirstTrigger": str(FIRST_BYTES),
             "planIn": str(batches.plan_path),
             "measureSizes": str(batches.measures).lower(),
         }
