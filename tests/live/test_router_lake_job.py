@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ from tests.support.fault_door import RESET, Answered, Asked
 from tests.support.lake_cases import DeltaCase, IcebergCase, LakeCase
 from tests.support.logd import Logd
 from tests.support.moto_server import BUCKET, MotoRun
-from tests.support.router import STREAMS, RouterJob, log_line, publish, span_line
+from tests.support.router import (
+    STREAMS,
+    RouterJob,
+    job_of_logs,
+    log_line,
+    publish,
+    span_line,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]
@@ -100,3 +108,38 @@ def test_a_job_that_is_killed_between_files_and_commits_has_each_record_once(
         assert 0 < rows < len(values) + len(spans), case.type
         assert sorted(case.rows()["value"].to_pylist()) == sorted(values + spans), case.type
         assert not draft & read(case), case.type
+
+
+@pytest.mark.parametrize("kind", [DeltaCase, IcebergCase])
+def test_a_worker_killed_before_it_tells_of_its_file_leaves_each_record_once(
+    tmp_path: Path, nats_url: str, kind: type[LakeCase]
+) -> None:
+    """Spark runs its task again, which writes another file: the first one is in no version."""
+    killed: list[int] = []
+    values = [log_line(number) for number in range(2000)]
+    keys = {"spark": {"master": "local[2,4]"}, "trigger": {"interval_s": 0.1, "max_records": 400}}
+    with closing(kind(tmp_path)) as case:
+        sinks = {"table": {"type": case.type, **case.keys(case.door.url)}}
+        with job_of_logs(tmp_path, nats_url, values, sinks, **keys) as job:
+
+            def kills_after_taking(asked: Asked) -> Answered | None:
+                """The driver writes the first batch, for which there is no table yet."""
+                completes = asked.method == "POST" and "uploadId=" in asked.path
+                if killed or not completes or ".parquet" not in asked.path:
+                    return None
+                worker = job.client(asked.connection, case.door.address)
+                if worker.pid == job.daemon.pid:
+                    return None
+                case.door.backend.handle(asked)
+                killed.append(worker.pid)
+                worker.kill()
+                return RESET
+
+            case.door.rule = kills_after_taking
+            job.daemon.start("--until-caught-up", within_s=180)
+            assert job.daemon.wait(within_s=240) == 0, job.daemon.log()[-3000:]
+        assert killed
+        rows = case.rows()
+        assert sorted(rows["value"].to_pylist()) == sorted(values)
+        assert len(rows["incarnation"].unique()) == 1
+        assert written(case) - read(case), "the killed task's file"

@@ -3,15 +3,16 @@
 import json
 import threading
 from collections import defaultdict
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
 
 from penstock.router.sinks.registry import GROUP
 from tests.support.fault_door import RESET, Answered, Asked, Backend, FaultDoor
-from tests.support.logd import Logd
-from tests.support.router import RouterJob, log_line, publish
+from tests.support.router import job_of_logs, log_line
 from tests.support.waiting import wait_until
 from tests.support.walkthrough import File, read_document
 
@@ -78,28 +79,16 @@ def test_spark_tasks_send_for_the_sink_of_another_package_and_a_killed_one_repea
 ) -> None:
     install(tmp_path / "site")
     hook = Hook()
-    door = FaultDoor(hook)
-    silence = SilentOnce(door)
-    door.rule = silence
-    with Logd(
-        tmp_path / "logd", nats_url, [{"name": "logs", "subject": "telemetry.logs.>"}]
-    ) as logd:
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
+    lines = [log_line(number) for number in range(RECORDS)]
+    with closing(FaultDoor(hook)) as door:
+        silence = SilentOnce(door)
+        door.rule = silence
         url = f"http://{door.address}/v1"
-        settings = {"type": "acme_hook", "url": url, "team": "shop", "timeout_s": 60}
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            spark={"master": "local[2,4]"},
-            source={"min_partitions": 3},
-            routes=[{"name": "all", "sinks": ["hook"]}],
-            sinks={
-                "hook": settings | {"compression": "none", "batch": {"max_records": SIZE}},
-            },
-        )
-        job.daemon.program = ("env", f"PYTHONPATH={tmp_path / 'site'}", *job.daemon.program)
-        try:
+        settings: dict[str, Any] = {"type": "acme_hook", "url": url, "team": "shop"}
+        settings |= {"timeout_s": 60, "compression": "none", "batch": {"max_records": SIZE}}
+        keys = {"spark": {"master": "local[2,4]"}, "source": {"min_partitions": 3}}
+        with job_of_logs(tmp_path, nats_url, lines, {"hook": settings}, **keys) as job:
+            job.daemon.program = ("env", f"PYTHONPATH={tmp_path / 'site'}", *job.daemon.program)
             job.daemon.start(within_s=60)
             port = wait_until(lambda: silence.client, within_s=120, what="a request")
             assert port
@@ -113,6 +102,3 @@ def test_spark_tasks_send_for_the_sink_of_another_package_and_a_killed_one_repea
             assert max(map(len, hook.events.values())) == 2, "of the task that was killed"
             assert job.daemon.status()["info"]["sinks"]["hook"]["restarts"] == 0
             assert job.daemon.stop() == 0
-        finally:
-            job.daemon.close()
-            door.close()

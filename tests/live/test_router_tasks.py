@@ -7,8 +7,11 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -17,9 +20,10 @@ from typing_extensions import override
 from penstock.base.clock import SystemClock
 from tests.support.fault_door import RESET, Answered, Asked, FaultDoor
 from tests.support.http_sink import HttpDestination
-from tests.support.logd import Logd
-from tests.support.router import RouterJob, log_line, publish
+from tests.support.kafka_case import KafkaCase
+from tests.support.router import RouterJob, job_of_logs, log_line, publish
 from tests.support.server_cases import NatsCase, PostgresCase, ServerCase
+from tests.support.sink_batches import log_record
 from tests.support.sink_cases import CASES, Case
 from tests.support.tcp_door import Break
 from tests.support.waiting import wait_until
@@ -29,8 +33,6 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
 RECORDS = 6000
 WRITTEN = 18_000
 """Records of one batch. A task writes them long enough for a test to kill it meanwhile."""
-
-STREAMS = [{"name": "logs", "subject": "telemetry.logs.>"}]
 
 
 def writes(process: psutil.Process) -> bool:
@@ -53,39 +55,46 @@ def stopped_while_it_writes(job: RouterJob) -> psutil.Process | None:
     return None
 
 
+def replay_all(job: RouterJob, sink: str, records: int) -> None:
+    """Deliver all of the log to a sink once more; the job has ended."""
+    path = job.checkpoint_dir.parent / "job.yaml"
+    path.write_text(json.dumps(job.config))
+    program = [sys.executable, "-m", "penstock.router", "replay", str(path)]
+    words = ["--sink", sink, "--from", "0", "--to", str(records), "--stream", "logs"]
+    subprocess.run([*program, *words], check=True, timeout=300, stdin=subprocess.DEVNULL)
+
+
 @pytest.mark.parametrize(("master", "restarts"), [("local[2,4]", 0), ("local[2]", 1)])
 def test_a_worker_killed_in_the_middle_of_a_task_leaves_each_record_once(
     tmp_path: Path, nats_url: str, master: str, restarts: int
 ) -> None:
-    """Where Spark runs the task again, the batch goes on; else the batch comes again."""
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        lines = [log_line(number, service=f"service-{number % 50}") for number in range(WRITTEN)]
-        publish(nats_url, "telemetry.logs.x", lines)
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            spark={"master": master},
-            source={"min_partitions": 3},
-        )
-        try:
-            job.daemon.start(within_s=60)
-            stopped = partial(stopped_while_it_writes, job)
-            worker = wait_until(stopped, within_s=120, what="a task that writes", momentary=True)
-            assert worker is not None
-            worker.kill()
-            wait_until(lambda: job.delivered() == WRITTEN, within_s=180, what="every record")
-            rows = job.rows()
-            assert rows["value"].to_pylist() == lines
-            assert job.daemon.status()["info"]["sinks"]["lake"]["restarts"] == restarts
-            files = Counter(path.parent for path in job.lake.glob("kind=*/**/*.parquet"))
-            assert set(files.values()) == {3}, "one for each of the tasks that were planned once"
-            publish(nats_url, "telemetry.logs.x", lines[:1])
-            wait_until(lambda: job.delivered() == WRITTEN + 1, within_s=120, what="one more")
-            assert not any(job.lake.glob("_writing/**/*.unfinished"))
-            assert job.daemon.stop() == 0
-        finally:
-            job.daemon.close()
+    """Where Spark runs the task again, the batch goes on; else the batch comes again.
+
+    A replay replaces the files by their names, whichever run of a task has written them.
+    """
+    lines = [log_line(number, service=f"service-{number % 50}") for number in range(WRITTEN)]
+    by: Any = ["kind", "date", "service"]  # many files of each task
+    lake = {"type": "parquet", "path": str(tmp_path / "router" / "lake"), "partition_by": by}
+    keys = {"spark": {"master": master}, "source": {"min_partitions": 3}}
+    with job_of_logs(tmp_path, nats_url, lines, {"lake": lake}, **keys) as job:
+        job.daemon.start(within_s=60)
+        stopped = partial(stopped_while_it_writes, job)
+        worker = wait_until(stopped, within_s=120, what="a task that writes", momentary=True)
+        assert worker is not None
+        worker.kill()
+        wait_until(lambda: job.delivered() == WRITTEN, within_s=180, what="every record")
+        assert job.rows()["value"].to_pylist() == lines
+        assert job.daemon.status()["info"]["sinks"]["lake"]["restarts"] == restarts
+        files = Counter(path.parent for path in job.lake.glob("kind=*/**/*.parquet"))
+        assert set(files.values()) == {3}, "one for each of the tasks that were planned once"
+        publish(nats_url, "telemetry.logs.x", lines[:1])
+        wait_until(lambda: job.committed() == {"logs": WRITTEN + 1}, within_s=120, what="one more")
+        sent = job.daemon.stage("sink/lake")["sent"]
+        assert sent == WRITTEN + 1, "the files of one run of each task are in it, no other's"
+        assert not any(job.lake.glob("_writing/**/*.unfinished"))
+        assert job.daemon.stop() == 0
+        replay_all(job, "lake", WRITTEN)
+        assert job.rows()["value"].to_pylist() == [*lines, lines[0]]
 
 
 class Held(HttpDestination):
@@ -124,6 +133,24 @@ class Timed(HttpDestination):
         )
 
 
+_Listening = TypeVar("_Listening", bound=HttpDestination)
+
+
+@contextmanager
+def listening(destination: _Listening) -> Iterator[_Listening]:
+    """A destination that listens within the block."""
+    destination.open()
+    try:
+        yield destination
+    finally:
+        destination.close()
+
+
+def hook_at(destination: HttpDestination, **keys: Any) -> dict[str, Any]:
+    """Settings of a sink that posts to a destination."""
+    return {"type": "http", "url": destination.url, **keys}
+
+
 def worker_that_sends(job: RouterJob, address: str) -> psutil.Process | None:
     """A Python worker with a connection to the destination now."""
     for process in psutil.Process(job.daemon.pid).children(recursive=True):
@@ -143,28 +170,11 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
     tmp_path: Path, nats_url: str, master: str, restarts: int
 ) -> None:
     """So does a replay of all that there is, which the driver sends."""
-    destination = Held()
-    destination.open()
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        lines = [log_line(number) for number in range(RECORDS)]
-        publish(nats_url, "telemetry.logs.x", lines)
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            spark={"master": master},
-            source={"min_partitions": 3},
-            routes=[{"name": "all", "sinks": ["hook"]}],
-            sinks={
-                "hook": {
-                    "type": "http",
-                    "url": destination.url,
-                    "timeout_s": 60,
-                    "batch": {"max_records": 500},
-                }
-            },
-        )
-        try:
+    lines = [log_line(number) for number in range(RECORDS)]
+    keys = {"spark": {"master": master}, "source": {"min_partitions": 3}}
+    with listening(Held()) as destination:
+        hook = hook_at(destination, timeout_s=60, batch={"max_records": 500})
+        with job_of_logs(tmp_path, nats_url, lines, {"hook": hook}, **keys) as job:
             job.daemon.start(within_s=60)
             sending = partial(worker_that_sends, job, destination.address)
             worker = wait_until(sending, within_s=120, what="a task that sends")
@@ -181,41 +191,30 @@ def test_a_worker_killed_while_it_sends_leaves_each_record_once_by_its_requests_
             wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=60)
             assert job.daemon.status()["info"]["sinks"]["hook"]["restarts"] == restarts
             assert job.daemon.stop() == 0
-            path = tmp_path / "job.yaml"
-            path.write_text(json.dumps(job.config))
-            program = [sys.executable, "-m", "penstock.router", "replay", str(path)]
-            words = ["--sink", "hook", "--from", "0", "--to", str(RECORDS), "--stream", "logs"]
-            subprocess.run([*program, *words], check=True, timeout=300, stdin=subprocess.DEVNULL)
+            replay_all(job, "hook", RECORDS)
             assert len(destination.records) == RECORDS
             assert len(set(destination.requests)) == RECORDS // 500
-        finally:
-            destination.released.set()
-            job.daemon.close()
-            destination.close()
 
 
 @pytest.mark.parametrize(
     ("kind", "master", "restarts"),
-    [(NatsCase, "local[2,4]", 0), (NatsCase, "local[2]", 1), (PostgresCase, "local[2,4]", 0)],
+    [
+        (NatsCase, "local[2,4]", 0),
+        (NatsCase, "local[2]", 1),
+        (PostgresCase, "local[2,4]", 0),
+        (KafkaCase, "local[2,4]", 0),
+    ],
 )
 def test_a_worker_killed_while_a_server_has_its_request_leaves_each_record_once(
     tmp_path: Path, nats_url: str, kind: type[ServerCase], master: str, restarts: int
 ) -> None:
     """And in order, where the server keeps one."""
-    case = kind(tmp_path)
-    case.door.faults += [None, None, None, Break.HANG]
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
+    lines = [log_line(number) for number in range(RECORDS)]
+    with closing(kind(tmp_path)) as case:
+        case.door.faults += [None, None, None, Break.HANG]
         sink = {"type": case.type, "timeout_s": 60, "batch": {"max_records": 500}, **case.keys()}
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            spark={"master": master},
-            routes=[{"name": "all", "sinks": ["there"]}],
-            sinks={"there": sink},
-        )
-        try:
+        keys = {"spark": {"master": master}}
+        with job_of_logs(tmp_path, nats_url, lines, {"there": sink}, **keys) as job:
             job.daemon.start(within_s=60)
             wait_until(lambda: not case.door.faults, within_s=120, what="a request that hangs")
             assert 0 < case.stored().total() < RECORDS
@@ -224,13 +223,10 @@ def test_a_worker_killed_while_a_server_has_its_request_leaves_each_record_once(
             worker.kill()
             wait_until(lambda: job.committed()["logs"] == RECORDS, within_s=180)
             assert case.stored() == Counter(range(RECORDS))
-            if isinstance(case, NatsCase):
+            if isinstance(case, NatsCase | KafkaCase):
                 assert case.numbers() == [*range(RECORDS)]
             assert job.daemon.status()["info"]["sinks"]["there"]["restarts"] == restarts
             assert job.daemon.stop() == 0
-        finally:
-            job.daemon.close()
-            case.close()
 
 
 class TakenInSilence:
@@ -258,32 +254,26 @@ class TakenInSilence:
 
 
 @pytest.mark.parametrize(
-    "name", ["clickhouse", "datadog", "google_cloud_logging", "loki", "otlp", "splunk_hec"]
-)
+    "name",
+    [
+        "clickhouse", "datadog", "elasticsearch", "google_cloud_logging", "loki", "otlp", "s3",
+        "splunk_hec",
+    ],
+)  # fmt: skip
 def test_a_worker_killed_before_it_knows_that_its_request_is_there_leaves_what_is_promised(
     tmp_path: Path, nats_url: str, name: str
 ) -> None:
     """Spark runs the one task again: each record is there once, or as often as it was sent."""
-    case = CASES[name]
-    door = FaultDoor(case.backend())
-    if case.ready is not None:
-        case.sink(door, tmp_path)
-    silence = TakenInSilence(case, door)
-    door.rule = silence
-    size = 500
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        lines = [json.dumps(case.record(number)).encode() for number in range(RECORDS)]
-        publish(nats_url, "telemetry.logs.x", lines)
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            spark={"master": "local[2,4]"},
-            source={"min_partitions": 3},
-            routes=[{"name": "all", "sinks": ["there"]}],
-            sinks={"there": case.settings(door, timeout_s=60, batch={"max_records": size})},
-        )
-        try:
+    case, size = CASES[name], 500
+    lines = [json.dumps(log_record(number)).encode() for number in range(RECORDS)]
+    with closing(FaultDoor(case.backend())) as door:
+        if case.ready is not None:
+            case.sink(door, tmp_path)
+        silence = TakenInSilence(case, door)
+        door.rule = silence
+        sink = case.settings(door, timeout_s=60, batch={"max_records": size})
+        keys = {"spark": {"master": "local[2,4]"}, "source": {"min_partitions": 3}}
+        with job_of_logs(tmp_path, nats_url, lines, {"there": sink}, **keys) as job:
             job.daemon.start(within_s=60)
             port = wait_until(lambda: silence.client, within_s=120, what="a request in silence")
             assert port
@@ -298,35 +288,19 @@ def test_a_worker_killed_before_it_knows_that_its_request_is_there_leaves_what_i
             assert job.daemon.status()["info"]["sinks"]["there"]["restarts"] == 0
             assert not any((job.checkpoint_dir / "dead_letters").rglob("*.ndjson"))
             assert job.daemon.stop() == 0
-        finally:
-            job.daemon.close()
-            door.close()
 
 
 def test_a_destination_gets_no_more_than_the_rate_limit_in_any_seconds(
     tmp_path: Path, nats_url: str
 ) -> None:
     """Tasks begin a batch of ten seconds' worth, and the driver ends it."""
-    destination, rate, size = Timed(), RECORDS // 10, 50
-    destination.open()
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
-        hook = {
-            "type": "http",
-            "url": destination.url,
-            "batch": {"max_records": size},
-            "rate_limit": {"records_per_s": rate},
-        }
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            spark={"master": "local[3]"},
-            source={"min_partitions": 6},
-            routes=[{"name": "all", "sinks": ["hook"]}],
-            sinks={"hook": hook},
-        )
-        try:
+    rate, size = RECORDS // 10, 50
+    lines = [log_line(number) for number in range(RECORDS)]
+    keys = {"spark": {"master": "local[3]"}, "source": {"min_partitions": 6}}
+    with listening(Timed()) as destination:
+        limits = {"batch": {"max_records": size}, "rate_limit": {"records_per_s": rate}}
+        hook = hook_at(destination, **limits)
+        with job_of_logs(tmp_path, nats_url, lines, {"hook": hook}, **keys) as job:
             job.daemon.start(within_s=60)
             sending = partial(worker_that_sends, job, destination.address)
             assert wait_until(sending, within_s=120, what="a task that sends")
@@ -337,51 +311,29 @@ def test_a_destination_gets_no_more_than_the_rate_limit_in_any_seconds(
             # What is saved up for a second may come before, and again when the driver takes over.
             assert destination.most_within(3) <= (3 + 2) * rate + size
             assert job.daemon.stop() == 0
-        finally:
-            job.daemon.close()
-            destination.close()
 
 
 def test_a_task_that_waits_for_the_rate_limit_ends_with_its_job(
     tmp_path: Path, nats_url: str
 ) -> None:
-    destination = HttpDestination()
-    destination.open()
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(100)])
-        hook = {"type": "http", "url": destination.url, "batch": {"max_records": 1}}
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            routes=[{"name": "all", "sinks": ["hook"]}],
-            sinks={"hook": hook | {"rate_limit": {"records_per_s": 4}}},
-        )
-        try:
+    lines = [log_line(number) for number in range(100)]
+    with listening(HttpDestination()) as destination:
+        limits = {"batch": {"max_records": 1}, "rate_limit": {"records_per_s": 4}}
+        hook = hook_at(destination, **limits)
+        with job_of_logs(tmp_path, nats_url, lines, {"hook": hook}) as job:
             job.daemon.start(within_s=60)
             wait_until(lambda: len(destination.requests) > 4, within_s=120, what="a paced task")
             assert job.daemon.stop() == 0
             # The task alone would have sent four at once, and four in each of five seconds.
             assert len(destination.requests) < 4 + 4 * 5
-        finally:
-            job.daemon.close()
-            destination.close()
 
 
 def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: str) -> None:
     """Else what they have sent would be sent again at the next start."""
-    destination = Held(takes_held=True)
-    destination.open()
-    with Logd(tmp_path / "logd", nats_url, STREAMS) as logd:
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(10)])
-        job = RouterJob(
-            tmp_path / "router",
-            logd.fetch,
-            streams=["logs"],
-            routes=[{"name": "all", "sinks": ["hook"]}],
-            sinks={"hook": {"type": "http", "url": destination.url, "timeout_s": 60}},
-        )
-        try:
+    lines = [log_line(number) for number in range(10)]
+    with listening(Held(takes_held=True)) as destination:
+        hook = hook_at(destination, timeout_s=60)
+        with job_of_logs(tmp_path, nats_url, lines, {"hook": hook}) as job:
             job.daemon.start(within_s=60)
             sending = partial(worker_that_sends, job, destination.address)
             wait_until(sending, within_s=120, what="a task that sends")
@@ -394,7 +346,3 @@ def test_the_end_of_a_job_waits_for_tasks_that_send(tmp_path: Path, nats_url: st
             wait_until(lambda: job.committed() == {"logs": 10}, within_s=60)
             assert job.daemon.stop() == 0
             assert len(destination.requests) == 1
-        finally:
-            destination.released.set()
-            job.daemon.close()
-            destination.close()

@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.logd import Logd
-from tests.support.router import STREAMS, RouterJob, log_line, publish
+from tests.support.router import job_of_logs, log_line
 from tests.support.waiting import wait_until
 
 RECORDS: Final = 6000
@@ -34,22 +33,15 @@ def run_with_kills(
     def has(count: int) -> bool:
         return arrived() >= count
 
-    with Logd(directory / "logd", nats_url, STREAMS) as logd:
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(RECORDS)])
-        job = RouterJob(
-            directory / "router", logd.fetch, streams=["logs"],
-            sinks={"it": sink | {"batch": {"max_records": 50}}},
-            routes=[{"name": "all", "sinks": ["it"]}], spark={"master": "local[2,4]"},
-            trigger={"interval_s": 0.1, "max_records": 300},
-        )  # fmt: skip
-        try:
-            job.daemon.start(within_s=180)
-            for share in _SHARES:
-                wait_until(partial(has, RECORDS // share), within_s=240, what="some records")
-                assert job.kill_clients(port)
-            job.daemon.kill()
-            assert arrived() < RECORDS
-            job.daemon.start("--until-caught-up", within_s=180)
-            assert job.daemon.wait(within_s=240) == 0, job.daemon.log()[-3000:]
-        finally:
-            job.daemon.close()
+    lines = [log_line(number) for number in range(RECORDS)]
+    sinks = {"it": sink | {"batch": {"max_records": 50}}}
+    spark, trigger = {"master": "local[2,4]"}, {"interval_s": 0.1, "max_records": 300}
+    with job_of_logs(directory, nats_url, lines, sinks, spark=spark, trigger=trigger) as job:
+        job.daemon.start(within_s=180)
+        for share in _SHARES:
+            wait_until(partial(has, RECORDS // share), within_s=240, what="some records")
+            assert job.kill_clients(port)
+        job.daemon.kill()
+        assert arrived() < RECORDS
+        job.daemon.start("--until-caught-up", within_s=180)
+        assert job.daemon.wait(within_s=240) == 0, job.daemon.log()[-3000:]

@@ -4,7 +4,8 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from penstock.logd.format.envelope import (
     decode_envelope,
     encode_batch,
 )
+from tests.support.logd import Logd
 from tests.support.processes import Daemon, free_port
 
 STREAMS = [
@@ -157,6 +159,34 @@ class RouterJob:
     def rows(self) -> pa.Table:
         """The lake, as any reader of hive-partitioned Parquet gets it, in log order."""
         return read_lake(self.lake)
+
+
+@contextmanager
+def job_of_logs(
+    directory: Path,
+    nats_url: str,
+    lines: Sequence[bytes],
+    sinks: dict[str, Any] | None = None,
+    **keys: Any,
+) -> Iterator[RouterJob]:
+    """A log with records of one stream and a job that reads it, not started; both end at the end.
+
+    Args:
+        directory: For everything that log and job write.
+        nats_url: The NATS server's.
+        lines: The records.
+        sinks: Settings of the sinks, each of which gets all records; None: the sink `lake`.
+        keys: Further keys of the job file.
+    """
+    if sinks is not None:
+        keys |= {"sinks": sinks, "routes": [{"name": "all", "sinks": [*sinks]}]}
+    with Logd(directory / "logd", nats_url, STREAMS[:1]) as logd:
+        publish(nats_url, "telemetry.logs.x", lines)
+        job = RouterJob(directory / "router", logd.fetch, streams=["logs"], **keys)
+        try:
+            yield job
+        finally:
+            job.daemon.close()
 
 
 def read_lake(lake: Path) -> pa.Table:
