@@ -4,7 +4,9 @@ The topic is compacted and has one partition. A message of it is part of the tra
 it notes, so a reader of committed messages sees no position of a transaction that was aborted.
 
     key      penstock.JOB.SINK/logs.5f2c19aa/0
-    value    {"first": 0, "end": 500, "digest": "9f86d081884c7d65"}
+    value    {"first": 0, "end": 500, "digest": "9f86d081884c7d65", "passed_over": "4"}
+
+`passed_over`, a number in hexadecimal, is there only where it is not 0.
 
 Partitions of the log have transactions of their own, side by side. An open one hides what others
 have committed behind it, in this topic, too. So a reader asks where the topic ends before it reads,
@@ -167,13 +169,23 @@ def read_position(value: bytes) -> Position | None:
     try:
         match orjson.loads(value):
             case {"first": int(first), "end": int(end), "digest": str(digest), **others}:
-                return None if others else Position(first, end, digest)
+                passed_over = others.pop("passed_over", "0")
+                if others or not isinstance(passed_over, str):
+                    return None
+                return Position(first, end, digest, int(passed_over, 16))
             case _:
                 return None
-    except orjson.JSONDecodeError:
+    except ValueError:
         return None
 
 
 def position_value(position: Position) -> bytes:
     """A position as `read_position` takes it."""
-    return orjson.dumps({"first": position.first, "end": position.end, "digest": position.digest})
+    found: dict[str, int | str] = {
+        "first": position.first,
+        "end": position.end,
+        "digest": position.digest,
+    }
+    if position.passed_over:
+        found["passed_over"] = f"{position.passed_over:x}"
+    return orjson.dumps(found)

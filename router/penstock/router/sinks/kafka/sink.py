@@ -5,7 +5,9 @@ record's; the header `penstock_id` is the record's position in the log. A tombst
 
 A transaction holds a request's messages and one more, in the sink's own compacted topic of
 positions: how far the batch in work has come in this partition of the log, and a digest of what it
-had until there. A batch is known by its offsets, so one of other records is another batch.
+had until there. A batch is known by its offsets, so one of other records is another batch. Records
+that Kafka has refused are passed over, and become dead letters when the batch is at its end; the
+position says which these are, for a batch that is given up before.
 
 Tasks of Spark produce, one for each partition of the log in a batch, and the driver produces what
 they leave. The `transactional.id` is that of job, sink and partition of the log. So a task begins
@@ -27,8 +29,8 @@ a login or a topic the sink is paused; everything else is waited for.
 import hashlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
 import orjson
@@ -154,13 +156,15 @@ class Position:
 
     Attributes:
         first: The first offset of the batch.
-        end: The offset after the last record that is delivered or a dead letter.
+        end: The offset after the last record that is delivered.
         digest: Digest of all the batch's offsets before `end`, and of the reason of a repetition.
+        passed_over: Bit `n` is set if the batch's `n`-th record is before `end` and not there.
     """
 
     first: int
     end: int
     digest: str
+    passed_over: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +212,7 @@ class Kafka(TaskRequestSink):
         self._occasion = ""
         self._committed = Committed()
         self._joined: Committed | None = None
+        self._unsettled: Mapping[str, Sequence[int]] = {}
 
     @override
     def start_over(self) -> None:
@@ -306,6 +311,13 @@ class Kafka(TaskRequestSink):
             self._connection.end_transactions(offsets)
         super().commit(results)
 
+    @override
+    def prepare_to_settle(self, requests: Sequence[Request], taken: Sequence[str]) -> None:
+        offsets: dict[str, list[int]] = {}
+        for message in (item.content for request in requests for item in request.items):
+            offsets.setdefault(message.partition_key, []).append(message.offset)
+        self._unsettled = {key: sorted(some) for key, some in offsets.items()}
+
     def _offsets_of(self, rows: pa.Table) -> dict[str, "array[int]"]:
         """The offsets of each partition, in order."""
         found: dict[str, list[int]] = {}
@@ -319,11 +331,24 @@ class Kafka(TaskRequestSink):
         """Return whether the batch is the next one behind a position that is none of it."""
         return self._joined is None or found == self._joined.positions.get(partition_key)
 
-    def _position(self, partition_key: str, end: int) -> Position:
+    def _position(
+        self, partition_key: str, end: int, passed_over: Collection[int] = ()
+    ) -> Position:
         offsets = self._offsets[partition_key]
         before = offsets[: bisect_left(offsets, end)].tobytes()
         had = hashlib.blake2b(self._occasion.encode() + before, digest_size=8)
-        return Position(offsets[0], end, had.hexdigest())
+        digits = bytearray(b"0" * len(offsets))  # they may be as many as a batch
+        for offset in passed_over:
+            digits[bisect_left(offsets, offset)] = ord("1")
+        bits = int(digits[::-1], 2) if passed_over else 0
+        return Position(offsets[0], end, had.hexdigest(), bits)
+
+    def _passed_over(self, partition_key: str, known: Position | None) -> set[int]:
+        """Return the offsets that a position of the batch in work passes over."""
+        if known is None or not known.passed_over:
+            return set()
+        digits = zip(self._offsets[partition_key], reversed(f"{known.passed_over:b}"), strict=False)
+        return {offset for offset, digit in digits if digit == "1"}
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
@@ -331,14 +356,21 @@ class Kafka(TaskRequestSink):
         partition_key = messages[0].partition_key
         try:
             found: Position | None = self._connection.position(partition_key)
-            known = found is not None and found == self._position(partition_key, found.end)
-            if not (known or self._may_begin(partition_key, found)):
+            known = found if self._is_of_batch(partition_key, found) else None
+            if known is None and not self._may_begin(partition_key, found):
                 return SUPERSEDED
-            there = sum(it.offset < found.end for it in messages) if found and known else 0
-            left, refused = messages[there:], dict[int, TroubleError]()
+            reached = 0 if known is None else known.end
+            missing = self._passed_over(partition_key, known)
+            left = [
+                at for at, it in enumerate(messages) if it.offset >= reached or it.offset in missing
+            ]
+            refused = dict[int, TroubleError]()
             if left:
-                behind = self._position(partition_key, left[-1].offset + 1)
-                refused = self._connection.send(left, partition_key, behind)
+                sent = [messages[at] for at in left]
+                end = max(reached, sent[-1].offset + 1)
+                missing.update(self._unsettled_between(partition_key, reached, end))
+                behind = self._position(partition_key, end, missing - {it.offset for it in sent})
+                refused = self._connection.send(sent, partition_key, behind)
         except OSError as error:
             return Paused(f"a file cannot be read: {error}")
         except TroubleError as trouble:
@@ -346,9 +378,19 @@ class Kafka(TaskRequestSink):
                 return SUPERSEDED
             return classify_trouble(trouble)
         if refused:
-            return classify_refusals(refused, there, len(messages))
-        self.context.meter.count("already_there", there)
+            return classify_refusals({left[at]: why for at, why in refused.items()}, len(messages))
+        self.context.meter.count("already_there", len(messages) - len(left))
         return Success()
+
+    def _unsettled_between(self, partition_key: str, begin: int, end: int) -> Sequence[int]:
+        offsets = self._unsettled.get(partition_key, ())
+        return offsets[bisect_left(offsets, begin) : bisect_left(offsets, end)]
+
+    def _is_of_batch(self, partition_key: str, found: Position | None) -> bool:
+        """Return whether a position is one of the batch in work."""
+        if found is None:
+            return False
+        return replace(found, passed_over=0) == self._position(partition_key, found.end)
 
     @override
     def exchange_in_task(self, request: Request) -> DeliveryResult | None:
@@ -362,20 +404,16 @@ class Kafka(TaskRequestSink):
         return Preview(target, len(request.items), lines)
 
 
-def classify_refusals(
-    refused: Mapping[int, TroubleError], there: int, count: int
-) -> DeliveryResult:
+def classify_refusals(refused: Mapping[int, TroubleError], count: int) -> DeliveryResult:
     """Return the result of a request whose transaction was aborted for its messages.
 
     Args:
-        refused: Messages that Kafka refuses, by their index after those that were there.
-        there: Number of the request's messages that were there before.
+        refused: Messages that Kafka refuses, by their index in the request.
         count: Number of messages in the request.
     """
-    index, trouble = next(iter(refused.items()))
+    alone, trouble = next(iter(refused.items()))
     if len(refused) > 1:  # one may be refused for another of its batch
         return classify_trouble(trouble)
-    alone = there + index
     again = tuple(it for it in range(count) if it != alone)
     return PartialFailure(refused=((alone, _fault(trouble)),), again=again)
 
