@@ -198,6 +198,27 @@ def test_a_prometheus_that_answers_500_to_an_old_sample_keeps_the_others(tmp_pat
         server.close()
 
 
+def test_late_samples_at_the_begin_of_a_batch_cost_no_later_one_of_their_series(
+    tmp_path: Path,
+) -> None:
+    """They are as many as make a sink suspect its settings."""
+    server = prometheus()
+    door = FaultDoor(MetricRun(server))
+
+    def points(seconds: range) -> list[dict[str, Any]]:
+        return [gauge_record(0, value=it, time_ns=NOW_NS + it * 10**9) for it in seconds]
+
+    try:
+        sink, made = CASES["prometheus"].sink(door, tmp_path)
+        sink.write(batch(points(range(-50, -49))))
+        sink.write(batch(points(range(-90, -86)) + points(range(-40, -30)), first=1))
+        assert CASES["prometheus"].stored(door.backend) == Counter({0: 11})
+        assert [dead_letter["offset"] for dead_letter in dead_letters(made)] == [1, 2, 3, 4]
+    finally:
+        door.close()
+        server.close()
+
+
 @pytest.mark.parametrize("again", ["answer lost", "killed"])
 def test_samples_of_one_series_that_come_again_are_no_dead_letters(
     tmp_path: Path, again: str

@@ -40,6 +40,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
@@ -221,7 +222,9 @@ class PrometheusWrite(HttpTaskSink):
         if len(request.items) == 1 and self._doubtful.issuperset(request.rows):
             self.context.meter.count("already_there")
             return Success()
-        return Rejected(verdict.fault)
+        # It is about that sample's time. Were it held back until others are taken, the last sample
+        # of the batch would be tried, and be the newest one of its series.
+        return Rejected(replace(verdict.fault, about_record=True))
 
     @override
     def encode(self, row: Row) -> Item | Fault:
