@@ -152,6 +152,32 @@ def test_a_log_that_lost_what_was_read_is_reported_and_resolved_by_policy(
     assert sorted(values_of(rows, "logs")) == sorted([*before, *after, after[0]])
 
 
+def test_a_stream_made_again_before_its_first_batch_is_reported_and_resolved_by_policy(
+    tmp_path: Path, nats_url: str, logd: Logd
+) -> None:
+    """The job has noted where it began, and had nothing to read yet."""
+    publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(5)])
+    job = RouterJob(
+        tmp_path / "router", logd.fetch, streams=["logs"], starting_offsets="latest",
+        source={"retry_timeout_s": 1},
+    )  # fmt: skip
+    job.daemon.launch("--until-caught-up")  # it may end before it is ready
+    assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
+    with logd.client() as log:
+        log.delete_stream("logs")
+        log.create_stream("logs", "telemetry.logs.>")
+    lines = [log_line(100 + number) for number in range(20)]
+    publish(nats_url, "telemetry.logs.x", lines)
+    job.daemon.launch("--until-caught-up")
+    assert job.daemon.wait(within_s=120) == 69, job.daemon.log()[-3000:]
+    assert "'logs' was deleted and made again: offset 5 is of its earlier life" in job.daemon.log()
+    assert job.delivered() == 0
+    job.config["source"] = {"fail_on_data_loss": False}
+    job.daemon.launch("--until-caught-up")
+    assert job.daemon.wait(within_s=120) == 0, job.daemon.log()[-3000:]
+    assert job.rows()["value"].to_pylist() == lines
+
+
 def with_hook(directory: Path, logd: Logd, destination: HttpDestination, **keys: Any) -> RouterJob:
     """A job whose errors also go to an HTTP destination."""
     return RouterJob(

@@ -1,5 +1,7 @@
 """Errors of the router. The class says who must act."""
 
+from typing import Final
+
 
 class RouterError(Exception):
     """Root of everything the router raises itself."""
@@ -21,6 +23,10 @@ class DataLossError(RouterError):
     def __init__(self, message: str, *, next_offset: int | None = None) -> None:
         super().__init__(message)
         self.next_offset = next_offset
+
+
+ACCEPTING: Final = "failOnDataLoss=false, in a job `source: {fail_on_data_loss: false}`, goes on"
+"""What to do where a loss is accepted; a message says behind it where reading goes on."""
 
 
 class UnknownPartitionError(DataLossError):

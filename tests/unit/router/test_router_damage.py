@@ -53,7 +53,7 @@ def test_what_is_missing_of_a_log_counts_as_lost() -> None:
 def test_a_frame_that_rotted_is_an_error_that_says_what_to_do() -> None:
     client = ScriptedClient([compacted(0, 4, [0, 1, 2, 3])])
     client.rotted = (0, 4)
-    told = r"s/0: offsets 2 to 3 are damaged .*from a backup, or .*failOnDataLoss=false, in a job"
+    told = r"s/0: offsets 2 to 3 are damaged .*from a backup; or .*failOnDataLoss=false, in a job"
     with pytest.raises(DataLossError, match=told):
         list(reading(client).rows(Span("s", 0, 2, 4), fail_on_data_loss=True))
 

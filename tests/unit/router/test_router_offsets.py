@@ -20,6 +20,7 @@ from penstock.router.read.offsets import (
     clip,
     count_between,
     offsets_from_json,
+    reading_begins,
     resolve,
     spans_between,
     split,
@@ -155,6 +156,13 @@ def test_a_stream_made_again_is_not_read_on() -> None:
     start = Offsets({LOGS: 3}, {"logs": "a"})
     with pytest.raises(DataLossError, match="made again"):
         spans_between(start, Offsets({LOGS: 9}, {"logs": "b"}))
+
+
+def test_a_stream_made_again_begins_at_its_first_record() -> None:
+    start = Offsets({LOGS: 500, TRACES: 4}, {"logs": "a", "traces": "a"})
+    end = Offsets({LOGS: 9, TRACES: 6}, {"logs": "b", "traces": "a"})
+    assert [reading_begins(at, start, end) for at in (LOGS, TRACES)] == [0, 4]
+    assert count_between(start, end) == 9 + 2
 
 
 def test_a_log_that_became_shorter_is_data_loss() -> None:

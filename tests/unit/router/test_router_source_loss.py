@@ -1,11 +1,22 @@
 """What the data source calls a loss, and where it goes on behind one."""
 
+import json
+
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.router.errors import BadOptionError, DataLossError
-from penstock.router.read.offsets import Offsets, Readable
-from tests.unit.router.source_log import LOGS, NEEDED, FakeLog, at, both, source_of, stream_reader
+from penstock.router.read.offsets import Offsets, Readable, StreamPartition
+from tests.unit.router.source_log import (
+    LOGS,
+    NEEDED,
+    TRACES,
+    FakeLog,
+    at,
+    both,
+    source_of,
+    stream_reader,
+)
 
 
 def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() -> None:
@@ -16,12 +27,62 @@ def test_without_fail_on_data_loss_a_stream_made_again_is_read_from_its_start() 
     assert gone.lost == 2
 
 
+def begun(**offsets: int) -> str:
+    """Where a job began streams that were made again since."""
+    places = {StreamPartition(stream, 0): offset for stream, offset in offsets.items()}
+    return json.dumps(Offsets(places, dict.fromkeys(offsets, "earlier")).to_json())
+
+
+def test_a_stream_made_again_before_its_first_batch_is_a_loss() -> None:
+    log = FakeLog(Readable(0, 9))
+    strict = stream_reader(log, startingOffsets=begun(logs=5))
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(
+        DataLossError, match="offset 5 is of its earlier life; failOnDataLoss=false"
+    ):
+        strict.partitions(start, end)
+    reader = stream_reader(log, startingOffsets=begun(logs=5), failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    (partition,) = reader.partitions(start, end)
+    assert (partition.span.start, partition.span.end) == (0, 9)
+
+
+def test_a_stream_made_again_before_it_is_read_beside_others_is_a_loss() -> None:
+    log = FakeLog(Readable(0, 9))
+    known = Offsets({TRACES: 9}, {"traces": "a"}, {TRACES: 1}).to_json()
+    streams = {"subscribe": "logs,traces", "startingOffsets": begun(logs=5, traces=0)}
+    strict = stream_reader(log, **streams)
+    end = strict.latestOffset(known, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="offset 5 is of its earlier life"):
+        strict.partitions(known, end)
+    reader = stream_reader(log, **streams, failOnDataLoss="false")
+    end = reader.latestOffset(known, ReadAllAvailable())
+    (partition,) = reader.partitions(known, end)
+    assert partition.span.where == LOGS
+    assert (partition.span.start, partition.span.end) == (0, 9)
+
+
+def test_a_range_of_a_stream_that_was_made_again_is_not_that_of_the_new_one() -> None:
+    """Who reads it finds that out; only from one of them to the other there is no way."""
+    log = FakeLog(Readable(0, 9))
+    options = NEEDED | {"startingOffsets": begun(logs=5), "endingOffsets": begun(logs=7)}
+    source = source_of(log, options)
+    (partition,) = source.reader(source.schema()).partitions()
+    assert (partition.span.stream_id, partition.span.start) == ("earlier", 5)
+    source = source_of(log, options | {"endingOffsets": "latest"})
+    with pytest.raises(DataLossError, match="made again"):
+        source.reader(source.schema()).partitions()
+
+
 def test_a_new_partition_that_has_lost_its_beginning_is_a_loss() -> None:
     log = FakeLog(Readable(3, 10))
     log.partitions = 2
     reader = stream_reader(log)
     end = reader.latestOffset(at(4), ReadAllAvailable())
-    with pytest.raises(DataLossError, match="logs/1: offsets 0 to 9 are wanted but the log has 3"):
+    said = "logs/1: offsets 0 to 9 are wanted but the log has 3 to 9; failOnDataLoss=false"
+    with pytest.raises(DataLossError, match=said):
         reader.partitions(at(4), end)
 
 

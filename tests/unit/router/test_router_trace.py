@@ -300,6 +300,13 @@ def test_a_batch_that_came_again_counts_as_delivered_the_last_time(home: Home) -
     assert deliveries_of(home.sink, [(AT, 2)], {"logs": "another"}) == {}
 
 
+def test_the_batch_behind_a_stream_that_was_made_again_has_all_of_the_new_one(home: Home) -> None:
+    journal = DeliveryJournal(home.sink, "x")
+    journal.note(5, 99, Offsets({AT: 500}, {"logs": "earlier"}), Offsets({AT: 3}, {"logs": ID}))
+    found = deliveries_of(home.sink, [(AT, 0), (AT, 2), (AT, 3)], {"logs": ID})
+    assert {at: it.batch for at, it in found.items()} == {(AT, 0): 5, (AT, 2): 5}
+
+
 def test_the_digest_of_a_record_is_that_of_its_bytes() -> None:
     assert value_digest(b"x") != value_digest(b"y")
     assert value_digest(None) == value_digest(b"")

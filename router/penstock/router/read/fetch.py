@@ -7,7 +7,7 @@ from penstock.logd.api.operations import Fetch
 from penstock.logd.client import AsyncLogClient, Fetched, LogClient, calls, passes
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.router.errors import DamagedError, DataLossError, LogRefusedError
+from penstock.router.errors import ACCEPTING, DamagedError, DataLossError, LogRefusedError
 from penstock.router.read.offsets import Span
 
 NOT_LET_IN: Final = frozenset(
@@ -46,18 +46,19 @@ def loss_or_refusal(
     match error.code:
         case "OUT_OF_RANGE":
             earliest = int(detail.get("earliest", offset))
-            return DataLossError(message, next_offset=earliest if earliest > offset else None)
+            behind_loss = earliest if earliest > offset else None
+            return DataLossError(f"{message}; {ACCEPTING} behind it", next_offset=behind_loss)
         case "CORRUPT" if (behind := int(detail.get("next_offset", offset))) > offset:
             return DamagedError(
                 f"{span.stream}/{span.partition}: offsets {offset} to {behind - 1} are damaged in"
-                f" the log: {error}; restore them from a backup, or go on without them:"
-                " failOnDataLoss=false, in a job `source: {fail_on_data_loss: false}`",
+                f" the log: {error}; restore them from a backup; or {ACCEPTING} without them",
                 next_offset=behind,
             )
         case "RECORDS_LOST":
-            return DataLossError(message)  # the next batch goes on where the log was truncated
+            # The next batch goes on where the log was truncated.
+            return DataLossError(f"{message}; {ACCEPTING} there")
         case "STREAM_RECREATED" | "UNKNOWN_STREAM" | "UNKNOWN_PARTITION":
-            return DataLossError(message)
+            return DataLossError(f"{message}; {ACCEPTING} without it")
         case _:
             return LogRefusedError(message)
 
@@ -187,7 +188,9 @@ def _failure(span: Span, offset: int, error: RefusedError) -> Exception:
 
 def _checked(span: Span, offset: int, fetched: Fetched) -> Fetched:
     if span.stream_id and fetched.incarnation != span.stream_id:
-        raise DataLossError(f"stream {span.stream!r} was deleted and made again")
+        raise DataLossError(
+            f"stream {span.stream!r} was deleted and made again; {ACCEPTING} without its records"
+        )
     if not fetched.frames and fetched.next_offset <= offset:
         raise UnavailableError(
             f"{span.stream}/{span.partition}: nothing to read at offset {offset} below {span.end}"

@@ -22,6 +22,7 @@ from penstock.logd.client import (
 )
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.router.errors import (
+    ACCEPTING,
     BadOptionError,
     DamagedError,
     DataLossError,
@@ -310,7 +311,7 @@ class LogdReader:
                         f" {header.base_offset - 1} are missing from the log"
                     )
                     if fail_on_data_loss:
-                        raise DataLossError(missing)
+                        raise DataLossError(f"{missing}; {ACCEPTING} behind them")
                     warn(missing)
                     self.lost += header.base_offset - position
                 start, end = max(position, header.base_offset), min(span.end, header.next_offset)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from penstock.router.errors import BadOptionError, DataLossError
+from penstock.router.errors import ACCEPTING, BadOptionError, DataLossError
 
 EARLIEST: Final = -2
 """Special offset of the first record that can be read, as in Spark's Kafka source."""
@@ -188,12 +188,20 @@ def generations_of(
     }
 
 
+def is_made_again(stream: str, start: Offsets, end: Offsets) -> bool:
+    """Return whether a stream has another id at `end` than at `start`, where both have one."""
+    begun, found = start.stream_ids.get(stream), end.stream_ids.get(stream)
+    return begun is not None and found is not None and begun != found
+
+
 def reading_begins(at: StreamPartition, start: Offsets, end: Offsets) -> int:
-    """Return the first offset between two positions of a partition of one stream id.
+    """Return the first offset of a partition between two positions.
 
     That is the offset of `start`; where the log was truncated below it, the offset of the
-    truncation.
+    truncation; in a stream that was deleted and made again, 0.
     """
+    if is_made_again(at.stream, start, end):
+        return 0
     known = generation_at(start.generations.get(at, ()), 1 << 63)
     fresh = [first for first, number in end.generations.get(at, ()) if number > known]
     return min([start.next.get(at, 0), *fresh])
@@ -362,18 +370,17 @@ def spans_between(start: Offsets, end: Offsets) -> list[Span]:
     """
     spans = []
     for where, upto in sorted(end.next.items()):
+        if is_made_again(where.stream, start, end):
+            raise DataLossError(
+                f"stream {where.stream!r} was deleted and made again: offset"
+                f" {start.next.get(where, 0)} is of its earlier life; {ACCEPTING} at its start"
+            )
         first = reading_begins(where, start, end)
         stream_id = end.stream_ids.get(where.stream, "")
-        if start.stream_ids.get(where.stream, stream_id) != stream_id:
-            raise DataLossError(
-                f"stream {where.stream!r} was deleted and made again: offset {first} is of its"
-                " earlier life"
-            )
         if upto < first:
             raise DataLossError(
                 f"{where.stream}/{where.partition} ends at {upto}, before {first} where the next"
-                " batch begins: the log lost records; failOnDataLoss=false, in a job `source:"
-                f" {{fail_on_data_loss: false}}`, goes on at {upto}"
+                f" batch begins: the log lost records; {ACCEPTING} at {upto}"
             )
         if upto > first:
             went_on = first == start.next.get(where, 0)
@@ -391,9 +398,7 @@ def count_between(start: Offsets, end: Offsets) -> int:
     """
     total = 0
     for where, upto in end.next.items():
-        stream_id = end.stream_ids.get(where.stream, "")
-        same = start.stream_ids.get(where.stream, stream_id) == stream_id
-        total += max(upto - (reading_begins(where, start, end) if same else 0), 0)
+        total += max(upto - reading_begins(where, start, end), 0)
     return total
 
 
@@ -406,11 +411,14 @@ def check_readable(spans: Iterable[Span], readable: Mapping[StreamPartition, Rea
     for span in spans:
         available = readable.get(span.where)
         if available is None:
-            raise DataLossError(f"{span.stream}/{span.partition} does not exist any more")
+            raise DataLossError(
+                f"{span.stream}/{span.partition} does not exist any more; {ACCEPTING} without it"
+            )
         if span.start < available.start or span.end > available.end:
             raise DataLossError(
                 f"{span.stream}/{span.partition}: offsets {span.start} to {span.end - 1} are wanted"
-                f" but the log has {available.start} to {available.end - 1}"
+                f" but the log has {available.start} to {available.end - 1}; {ACCEPTING} without"
+                " those that are gone"
             )
 
 
@@ -451,23 +459,16 @@ def forgiven(first: Offsets, last: Offsets) -> Offsets:
 
     A partition that was truncated goes on where that was.
     """
-    made_again = {
-        stream
-        for stream, stream_id in last.stream_ids.items()
-        if first.stream_ids.get(stream, stream_id) != stream_id
-    }
     return Offsets(
         {
-            at: 0
-            if at.stream in made_again
-            else min(reading_begins(at, first, last), last.next.get(at, offset))
+            at: min(reading_begins(at, first, last), last.next.get(at, offset))
             for at, offset in first.next.items()
         },
         last.stream_ids,
         {
             at: epoch
             for at, epoch in first.epochs.items()
-            if at.stream not in made_again
+            if not is_made_again(at.stream, first, last)
             and reading_begins(at, first, last) == first.next.get(at, 0)
         },
         last.generations,

@@ -44,7 +44,12 @@ from penstock.base.clock import BlockingClock, SystemClock
 from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.projection import Projection
 from penstock.router.columns.pushdown import pushed
-from penstock.router.errors import BadOptionError, DataLossError, LogUnavailableError
+from penstock.router.errors import (
+    ACCEPTING,
+    BadOptionError,
+    DataLossError,
+    LogUnavailableError,
+)
 from penstock.router.read.batch_sizes import TASK_BYTES, BatchSizes
 from penstock.router.read.logd_reader import LogdReader, LogState
 from penstock.router.read.offset_spec import OffsetSpec, Times
@@ -143,8 +148,11 @@ class LogBatchReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
             last = _resolved(log, options.ending, state.readable, missing=LATEST)
             if options.starting != EARLIEST and options.ending != LATEST:  # both were asked for
                 _check_order(first, last)
-            stream_ids = state.stream_ids
-            spans = spans_between(Offsets(first, stream_ids), Offsets(last, stream_ids))
+            begin, end = (
+                Offsets(at, {**state.stream_ids, **_ids_of(spec)})
+                for at, spec in ((first, options.starting), (last, options.ending))
+            )
+            spans = spans_between(begin, end)
             sizes = BatchSizes(None, options.task_bytes, subject_to_read(options, self._shape))
             return plan(spans, state.readable, options, sizes, log, ends=last)
 
@@ -221,8 +229,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     @override
     def initialOffset(self) -> dict[str, Any]:
         state = self._log.state(self._options.subscription)
-        at = _resolved(self._log, self._options.starting, state.readable, missing=EARLIEST)
-        return Offsets(at, state.stream_ids, state.epochs).to_json()
+        spec = self._options.starting
+        at = _resolved(self._log, spec, state.readable, missing=EARLIEST)
+        # Offsets that are of a stream's earlier life stay so: a batch finds out.
+        return Offsets(at, {**state.stream_ids, **_ids_of(spec)}, state.epochs).to_json()
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -358,9 +368,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             if at.stream in of_batch
         ):
             state = self._log.state(tuple(sorted(of_batch)), may_be_gone=self._may_be_gone)
-        first = Offsets(
-            self._first(known, state), known.stream_ids, known.epochs, known.generations
-        )
+        first = self._position(known, state)
         if not self._options.fail_on_data_loss:
             first = forgiven(first, last)
         elif truncated_now := sorted(last.generations.items() - known.generations.items()):
@@ -368,8 +376,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             raise DataLossError(
                 f"{where.stream}/{where.partition} was truncated to {generations[-1][0]}, below"
                 f" {known.next.get(where, 0)} where the next batch begins: the log lost records"
-                " that were read, and gives their offsets again; failOnDataLoss=false, in a job"
-                " `source: {fail_on_data_loss: false}`, goes on where it was truncated"
+                f" that were read, and gives their offsets again; {ACCEPTING} where it was"
+                " truncated"
             )
         spans = spans_between(first, last)
         kept = {
@@ -394,8 +402,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def stop(self) -> None:
         self._log.close()
 
-    def _first(self, known: Offsets, state: LogState) -> dict[StreamPartition, int]:
-        """Return the first offset to read in each partition.
+    def _position(self, known: Offsets, state: LogState) -> Offsets:
+        """Return the position with the first offset to read in each partition.
 
         A stream that is read for the first time begins where `startingOffsets` has offsets for it,
         else at the earliest: records may have come since it was created. A partition that was added
@@ -408,7 +416,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         added = {where: 0 for where in starting if where.stream in streams}
         if self._options.subscription.partitions:  # it was there, and is assigned to this job now
             added = {where: 0 for where in added if where not in offsets.next}
-        return starting | added | dict(known.next)
+        return Offsets(
+            starting | added | dict(known.next),
+            {**offsets.stream_ids, **known.stream_ids},
+            known.epochs,
+            known.generations,
+        )
 
     def _still_there(
         self,
@@ -417,7 +430,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         generations: Mapping[StreamPartition, Generations],
     ) -> Mapping[StreamPartition, int]:
         """That, as far as the log goes; `partitions` says if that is a loss."""
-        first = Offsets(self._first(known, state), known.stream_ids, {}, known.generations)
+        first = self._position(known, state)
         ends = {at: state.written.get(at, span.end) for at, span in state.readable.items()}
         return forgiven(first, Offsets(ends, state.stream_ids, {}, generations)).next
 
@@ -465,7 +478,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             if self._options.subscription.wants(stream):
                 at = {n.partition: offset for n, offset in known.next.items() if n.stream == stream}
                 raise DataLossError(
-                    f"stream {stream!r} was deleted; it was read up to these offsets: {at}"
+                    f"stream {stream!r} was deleted; it was read up to these offsets: {at};"
+                    f" {ACCEPTING} without it"
                 )
 
     @property
@@ -498,6 +512,11 @@ def _resolved(
     if isinstance(spec, Times):
         spec = Offsets(log.at_times(spec, readable))
     return resolve(spec, readable, missing=missing)
+
+
+def _ids_of(spec: OffsetSpec) -> Mapping[str, str]:
+    """Ids of the streams that offsets are of, where they say so."""
+    return spec.stream_ids if isinstance(spec, Offsets) else {}
 
 
 def _check_order(first: Mapping[StreamPartition, int], last: Mapping[StreamPartition, int]) -> None:

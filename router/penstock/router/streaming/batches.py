@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -402,7 +402,8 @@ class SinkBatches:
         running = self._parallelism(plan)
         part = self._batch_writer.part(number, own, begins, is_recut=is_recut, parallelism=running)
         publishes = part is not None and self._batch_writer.publishes_in_tasks
-        self._journal.begin(Offsets(before.next, planned.stream_ids, {}, before.generations))
+        stream_ids = {**planned.stream_ids, **before.stream_ids}
+        self._journal.begin(Offsets(before.next, stream_ids, {}, before.generations))
         if publishes:
             self._journal.note(planned, cuts)
             self._begin_writing()
@@ -471,14 +472,12 @@ class SinkBatches:
         """The position behind a batch, with partitions that were not read yet where they begin."""
         at = planned_offsets(self.checkpoint, number) if number >= 0 else Offsets({})
         next_ = {**self._starting.next, **at.next}
-        return Offsets(next_, at.stream_ids, {}, at.generations)
+        stream_ids = {**self._starting.stream_ids, **at.stream_ids}
+        return Offsets(next_, stream_ids, {}, at.generations)
 
     def span(self, number: int) -> tuple[Offsets, Offsets]:
         """The positions before a batch and behind it, as Spark has noted them."""
-        if number:
-            before = planned_offsets(self.checkpoint, number - 1)
-        else:  # the query has asked logd for the streams' ids since
-            before = replace(self._starting, stream_ids={})
+        before = planned_offsets(self.checkpoint, number - 1) if number else self._starting
         return before, planned_offsets(self.checkpoint, number)
 
     def _delivered(self, count: int, begun_ns: int) -> None:
