@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from penstock.base.clock import SystemClock
-from penstock.base.errors import ExitCode
+from penstock.base.errors import DamagedDataError, ExitCode
 from penstock.deploy.cli import cli
 from penstock.router.lake.compactor import compact, leased
 from penstock.router.lake.index import LakeIndex
@@ -325,17 +326,66 @@ def test_files_of_others_are_left_alone(tmp_path: Path, clock: TestClock) -> Non
     assert [Path(it).name for it in files(tmp_path)] == ["mine.parquet"]
 
 
+def damage(path: Path, where: str) -> None:
+    """Damage a Parquet file: all of it, its first page, or its metadata."""
+    data = bytearray(path.read_bytes())
+    begin, end = {"whole": (0, len(data)), "page": (4, 40), "metadata": (-60, -8)}[where]
+    data[begin:end] = bytes(byte ^ 0xA5 for byte in data[begin:end])
+    path.write_bytes(data)
+
+
+DAMAGES = ("whole", "page", "metadata")
+
+
+@pytest.mark.parametrize("where", DAMAGES)
 def test_a_file_that_cannot_be_read_stops_no_other_partition(
-    tmp_path: Path, clock: TestClock
+    tmp_path: Path, clock: TestClock, where: str
 ) -> None:
     small_files(sink(tmp_path, clock))
-    damaged = next(iter((tmp_path / "lake").glob("kind=log/service=s1/**/*.parquet")))
-    damaged.write_bytes(b"nothing of the kind")
-    done = run(tmp_path, AT_ONCE, clock)
+    damaged = sorted((tmp_path / "lake").glob("kind=log/service=s1/**/*.parquet"))[2]
+    damage(damaged, where)
+    with capture_logs() as said:
+        done = run(tmp_path, AT_ONCE, clock)
     assert (done["merged_into"], done["skipped_plans"]) == (2, 1)
+    assert [it["file"] for it in said] == [damaged.relative_to(tmp_path / "lake").as_posix()]
     result = invoke("verify", tmp_path)
     assert result.exit_code == ExitCode.DATA
     assert str(damaged.name) in result.output
+
+
+@pytest.mark.parametrize("where", ["whole", "metadata"])
+def test_a_merged_file_that_cannot_be_read_stops_no_other_partition(
+    tmp_path: Path, clock: TestClock, where: str
+) -> None:
+    lake = sink(tmp_path, clock)
+    small_files(lake)
+    assert run(tmp_path, AT_ONCE, clock)["merged_into"] == 3
+    (damaged,) = (tmp_path / "lake").glob("kind=log/service=s1/**/compacted-*.parquet")
+    damage(damaged, where)
+    for first in range(60, 120, 10):
+        lake.write(table([row(it, service=f"s{it % 2 * 2}") for it in range(first, first + 10)]))
+    assert run(tmp_path, AT_ONCE, clock)["merged_into"] == 2
+    clock.now_ns += DAY_S * NS
+    run(tmp_path, replace(AT_ONCE, max_age_s=float(DAY_S)), clock)
+    assert not files(tmp_path), "and its age ends the damaged one, too"
+
+
+def test_a_damaged_file_is_named_by_whoever_needs_it(tmp_path: Path, clock: TestClock) -> None:
+    lake = sink(tmp_path, clock)
+    small_files(lake, service="checkout")
+    run(tmp_path, AT_ONCE, clock)
+    (name,) = files(tmp_path)
+    damaged = tmp_path / "lake" / name
+    damage(damaged, "metadata")
+    lake.start_over()
+    with pytest.raises(DamagedDataError) as told:
+        lake.write(table([row(3, service="checkout")]))
+    assert str(damaged) in told.value.reason
+    for command in ("ls", "stats"):
+        result = invoke(command, tmp_path)
+        assert result.exit_code == ExitCode.DATA
+        assert f"{damaged} cannot be read: " in result.stderr
+        assert "penstock router replay" in result.stderr
 
 
 def test_partitions_past_their_age_go_and_a_replay_does_not_bring_them_back(
@@ -364,12 +414,13 @@ def test_partitions_past_their_age_go_and_a_replay_does_not_bring_them_back(
     assert (stage.sent, stage.detail["left_out_expired"]) == (60, 4)
 
 
+@pytest.mark.parametrize("where", DAMAGES)
 def test_a_partition_that_cannot_be_merged_goes_once_it_is_past_its_age(
-    tmp_path: Path, clock: TestClock
+    tmp_path: Path, clock: TestClock, where: str
 ) -> None:
     small_files(sink(tmp_path, clock), service="s1")
     damaged = next(iter((tmp_path / "lake").glob("kind=log/service=s1/**/*.parquet")))
-    damaged.write_bytes(b"nothing of the kind")
+    damage(damaged, where)
     assert run(tmp_path, AT_ONCE, clock) == {"skipped_plans": 1, "waiting": 1}
     clock.now_ns += DAY_S * NS
     done = run(tmp_path, replace(AT_ONCE, max_age_s=float(DAY_S)), clock)

@@ -15,7 +15,7 @@ from penstock.base.clock import BlockingClock
 from penstock.router.checkpoint.store_lease import StoreLease
 from penstock.router.lake.index import LakeIndex
 from penstock.router.lake.layout import LakeFile, Source, source_of
-from penstock.router.lake.merge import decode_source, unified_schema, write_merged
+from penstock.router.lake.merge import decode_source, is_of_file, unified_schema, write_merged
 from penstock.router.lake.plan import (
     Create,
     Decide,
@@ -77,6 +77,7 @@ class Compactor:
         self._compression = compression
         self._is_stopping = is_stopping
         self._sources: dict[LakeFile, Source | None] = {}
+        self._reading = ""
 
     def run_pass(self, require_lease: Callable[[], None] = lambda: None) -> PassResult:
         """Do all that may be done now.
@@ -106,7 +107,9 @@ class Compactor:
                     continue
                 try:
                     self._act(step, result)
-                except (pa.ArrowException, FileNotFoundError) as error:
+                except (pa.ArrowException, OSError) as error:
+                    if not is_of_file(error):
+                        raise
                     failed.add(step.plan.id)
                     self._give_up(step.plan, error, result)
         LakeIndex(self._store).write_live()
@@ -144,6 +147,11 @@ class Compactor:
                     self._sources[file] = decode_source(pq.read_schema(opened).metadata)
             except FileNotFoundError:
                 return None
+            except (pa.ArrowException, OSError) as error:
+                if not is_of_file(error):
+                    raise
+                self._sources[file] = None
+                self._skipped(file.directory, [file.path], error)
         return self._sources[file]
 
     def _act(self, step: Create | Merge | Decide | Show | Forget, result: PassResult) -> None:
@@ -200,6 +208,7 @@ class Compactor:
     def _opened(self, plan: Plan) -> Iterator[pq.ParquetFile]:
         """The sources, of which one is open at a time: there may be more than files can be."""
         for it in plan.sources:
+            self._reading = it.path
             with self._store.open(it.path) as file, pq.ParquetFile(file) as parquet:
                 yield parquet
 
@@ -216,11 +225,15 @@ class Compactor:
     def _give_up(self, plan: Plan, error: Exception, result: PassResult) -> None:
         """A plan that cannot be done now is tried again in the next pass."""
         result.counts["skipped_plans"] += 1
+        self._skipped(plan.directory, plan.paths, error)
+
+    def _skipped(self, directory: str, paths: Sequence[str], error: Exception) -> None:
         _log.warning(
             "compaction_skipped",
             lake=self._store.url,
-            directory=plan.directory,
-            files=len(plan.sources),
+            directory=directory,
+            files=len(paths),
+            file=self._reading if self._reading in paths else paths[0],
             reason=str(error).partition("\n")[0],
         )
 

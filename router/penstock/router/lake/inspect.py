@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from penstock.router.lake.index import LakeIndex
 from penstock.router.lake.layout import HIDDEN, LakeFile, Source, Span, source_of
-from penstock.router.lake.merge import decode_source
+from penstock.router.lake.merge import decode_source, naming_damage
 from penstock.router.lake.store import LakeStore
 
 EXAMPLES_MAX: Final = 20
@@ -124,7 +125,7 @@ def _held(store: LakeStore, file: LakeFile, wanted: Collection[Span]) -> set[Spa
         may_have = _within(source_of(file.path, has_owner=store.has_owner), wanted)
     if not may_have:
         return set()
-    with store.open(file.path) as opened:
+    with naming_damage(store.locate(file.path)), store.open(file.path) as opened:
         if file.is_compacted:
             may_have = _within(decode_source(pq.read_schema(opened).metadata), wanted)
         found = set[Span]()
@@ -161,10 +162,14 @@ def partition_of(path: str) -> str:
 
 
 def partitions(store: LakeStore) -> dict[str, PartitionTotal]:
-    """Files, rows and bytes of each partition of the lake."""
+    """Files, rows and bytes of each partition of the lake.
+
+    Raises:
+        DamagedDataError: A file is damaged.
+    """
     found: dict[str, PartitionTotal] = defaultdict(PartitionTotal)
     for file in live_files(store):
-        with store.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
+        with _opened(store, file.path) as parquet:
             total = found[partition_of(file.path)]
             total.files += 1
             total.compacted += file.is_compacted or file.path.startswith(HIDDEN)
@@ -174,10 +179,14 @@ def partitions(store: LakeStore) -> dict[str, PartitionTotal]:
 
 
 def streams(store: LakeStore) -> dict[StreamKey, StreamTotal]:
-    """Rows and offset ranges by generation of a partition of the log."""
+    """Rows and offset ranges by generation of a partition of the log.
+
+    Raises:
+        DamagedDataError: A file is damaged.
+    """
     found: dict[StreamKey, StreamTotal] = {}
     for file in live_files(store):
-        with store.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
+        with _opened(store, file.path) as parquet:
             source = _source_of(store, file.path, parquet)
             if source is None:
                 continue
@@ -211,6 +220,17 @@ def verify(store: LakeStore) -> Verified:
             result.damaged.append((path, str(error).partition("\n")[0]))
     result.streams = {key: _checked(found) for key, found in sorted(ranges.items())}
     return result
+
+
+@contextmanager
+def _opened(store: LakeStore, path: str) -> Iterator[pq.ParquetFile]:
+    """Open a file within the block, in which only it is read.
+
+    Raises:
+        DamagedDataError: It is damaged.
+    """
+    with naming_damage(store.locate(path)), store.open(path) as opened:
+        yield pq.ParquetFile(opened)
 
 
 def _source_of(store: LakeStore, path: str, parquet: pq.ParquetFile) -> Source | None:

@@ -5,15 +5,17 @@ that much and its sorted copy is in memory at a time. The columns are those of a
 a source without one has null there.
 """
 
+import errno
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.base.errors import DamagedDataError
 from penstock.router.lake.layout import SPANS_KEY, Source, Span, joined
 
 GROUP_BYTES: Final = 64 * 1024 * 1024
@@ -132,3 +134,34 @@ def decode_source(metadata: Mapping[bytes, bytes] | None) -> Source | None:
         return Source(str(found["owner"]), tuple(Span(*it) for it in found["spans"]))
     except (KeyError, ValueError, TypeError):
         return None
+
+
+def is_of_file(error: Exception) -> bool:
+    """Return whether an error of pyarrow, or of the storage, is about one file only.
+
+    For damaged pages and metadata pyarrow raises `OSError`, too, but without a number.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    return number in (None, errno.ENOENT, errno.EIO)
+
+
+@contextmanager
+def naming_damage(place: str) -> Iterator[None]:
+    """Within it a file is read; the error of a damaged one says which it is.
+
+    Raises:
+        DamagedDataError: It is damaged.
+        FileNotFoundError: It is not there.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if not is_of_file(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise DamagedDataError(
+            f"{place} cannot be read: {reason}",
+            fix="remove it, and replay the offsets that are then missing: penstock router replay",
+        ) from None

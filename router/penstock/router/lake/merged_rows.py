@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from penstock.router.lake.index import LakeIndex
 from penstock.router.lake.layout import Source, Span, source_of
-from penstock.router.lake.merge import decode_source
+from penstock.router.lake.merge import decode_source, naming_damage
 from penstock.router.lake.plan import PlanState
 from penstock.router.lake.store import LakeStore
 
@@ -84,7 +84,7 @@ class MergedRows:
         paths = [it.path for it in self._store.files(directory) if it.is_compacted]
         for path in [*paths, *filter(None, map(_hidden_of, plans))]:
             try:
-                with self._store.open(path) as file:
+                with naming_damage(self._store.locate(path)), self._store.open(path) as file:
                     source = decode_source(pq.read_schema(file).metadata)
             except FileNotFoundError:  # it was merged with others, or shown, in this moment
                 continue
@@ -99,7 +99,7 @@ class MergedRows:
             ("offset", ">=", span.first),
             ("offset", "<=", span.last),
         ]
-        with self._store.open(path) as file:
+        with naming_damage(self._store.locate(path)), self._store.open(path) as file:
             return pq.read_table(file, columns=["offset"], filters=is_wanted)["offset"]
 
 
