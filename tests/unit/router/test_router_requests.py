@@ -1,6 +1,7 @@
 """How rows are cut into requests, and what HTTP's answers mean."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,23 @@ def test_a_gateway_that_fails_is_no_answer_of_the_destination() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [(None, 0), ("7", 7), ("Thu, 01 Jan 1970 00:01:10 GMT", 60), ("soon", 0)],
-)
-def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: float) -> None:
-    assert retry_after_s(text, 10 * 10**9) == seconds
+    [
+        (None, 0), ("7", 7), ("Thu, 01 Jan 1970 00:01:10 GMT", 60), ("soon", 0),
+        ("Thursday, 01-Jan-70 00:01:10 GMT", 60), ("Thu Jan  1 00:01:10 1970", 60),
+        ("Thu, 01 Jan 1970 00:01:10 -0000", 60), ("01 Jan 99999999999999999999 00:01:10 GMT", 0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_seconds_or_a_date(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, seconds: float
+) -> None:
+    """Whatever the zone of this machine is."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert retry_after_s(text, 10 * 10**9) == seconds
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd"])

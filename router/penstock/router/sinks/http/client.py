@@ -8,6 +8,7 @@ import gzip
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final, Literal
 
@@ -112,13 +113,18 @@ def encoding_of(how: Compression) -> dict[str, str]:
 
 
 def retry_after_s(text: str | None, now_unix_ns: int) -> float:
-    """Seconds from now, from either form of the header (RFC 9110, section 10.2.3)."""
+    """Seconds from now, from either form of the header (RFC 9110, section 10.2.3).
+
+    A date may have the form of C's `asctime`, which names no zone and is in UTC (section 5.6.7).
+    """
     if text is None:
         return 0.0
     if text.strip().isdecimal():
         return float(text)
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
     return max(moment.timestamp() - now_unix_ns / 1e9, 0.0)
