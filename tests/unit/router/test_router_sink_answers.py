@@ -34,7 +34,7 @@ from penstock.service.config_types import Secret
 from tests.support.fake_splunk import TOKEN, FakeSplunk
 from tests.support.fault_door import GONE, Answered
 from tests.support.recorded_sink import RecordedSink, closes, resets, sent
-from tests.support.sink_batches import context, gauge_record, log_record
+from tests.support.sink_batches import batch, context, gauge_record, log_record
 from tests.unit.router.test_router_config import load
 
 LATE = (400, b"out of order sample\n")
@@ -285,6 +285,18 @@ def test_a_pipeline_that_is_not_there_is_waited_for() -> None:
     assert isinstance(found, PartialFailure)
     assert (found.refused, found.failed, found.again) == ((), (), (0, 1))
     assert "pipeline with id [p]" in found.reason
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_a_bulk_answer_that_names_no_documents_delivers_none(tmp_path: Path, status: int) -> None:
+    """It is a proxy's, or a login page."""
+    made: Any = sink("elasticsearch", tmp_path)
+    requests, _ = made.to_requests(batch([log_record(0)]))
+    answer = HttpResponse(status, {}, b"<html>welcome</html>" if status != 204 else b"")
+    found = made.classify_answer(answer, requests[0])
+    assert isinstance(found, Failed)
+    assert found.fault.code == f"http_{status}"
+    assert "names 0 of 1 documents" in found.fault.reason
 
 
 @pytest.mark.parametrize("index", ["Logs", "a b", "_logs", "-logs", "a,b", "a/b", "..", "a*", ""])

@@ -141,7 +141,7 @@ class Elasticsearch(HttpTaskSink):
 
     @override
     def classify_answer(self, answer: HttpResponse, request: Request) -> DeliveryResult:
-        if answer.status != 200:
+        if answer.status // 100 != 2:
             return super().classify_answer(answer, request)
         return classify_items(answer, len(request.items))
 
@@ -183,7 +183,10 @@ _OF_DOCUMENT: Final = frozenset(
 
 
 def classify_items(answer: HttpResponse, count: int) -> DeliveryResult:
-    """Return the result for each of `count` documents of a bulk answer of HTTP 200."""
+    """Return the result for each of `count` documents of a bulk answer, whose status is a 2xx.
+
+    One that names no documents is none of Elasticsearch's, and says nothing of them.
+    """
     try:
         said = orjson.loads(answer.body)
         if said["errors"] is False:
@@ -194,7 +197,7 @@ def classify_items(answer: HttpResponse, count: int) -> DeliveryResult:
         outcomes, statuses = [], []
     if len(statuses) != count:
         reason = f"an answer that names {len(statuses)} of {count} documents: {answer.fault.reason}"
-        return Failed(Fault("http_200", reason, 200))
+        return Failed(Fault(f"http_{answer.status}", reason, answer.status))
     refused, failed, again, reasons = [], [], [], set()
     for place, (status, outcome) in enumerate(zip(statuses, outcomes, strict=True)):
         fault = _fault(status, outcome)
