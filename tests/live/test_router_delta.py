@@ -168,6 +168,17 @@ def test_a_table_is_kept_tidy_and_a_replay_finds_its_rows(tmp_path: Path) -> Non
     assert (detail["compaction_merged_files"], detail["compaction_removed_files"]) == (5, 5)
 
 
+def test_files_are_kept_for_a_part_of_an_hour(tmp_path: Path) -> None:
+    """The library counts whole hours."""
+    sink, its = local(tmp_path, maintenance={"keep_hours": 0.4})
+    for first in range(0, 20, 10):
+        sink.write(batch([log_record(it) for it in range(first, first + 10)], first=first))
+    sink.maintenance().run(lambda: False)
+    detail = its.meter.stage("x", received=0, lag=0).detail
+    assert (detail["compaction_merged_files"], detail["compaction_removed_files"]) == (2, 0)
+    assert len([*(tmp_path / "lake").rglob("date=*/*.parquet")]) == 3
+
+
 def test_maintenance_waits_for_a_table_and_is_off_unless_asked_for(tmp_path: Path) -> None:
     sink, _ = local(tmp_path, maintenance={})
     sink.maintenance().run(lambda: False)

@@ -23,6 +23,7 @@ fails is no record's fault.
 
 import io
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -218,7 +219,7 @@ class Delta(LakeSink):
             return
         done = table.optimize.compact(target_size=settings.target_bytes, max_concurrent_tasks=1)
         removed = table.vacuum(
-            round(settings.keep_hours), dry_run=False, enforce_retention_duration=False
+            math.ceil(settings.keep_hours), dry_run=False, enforce_retention_duration=False
         )
         table.create_checkpoint()
         table.cleanup_metadata()
