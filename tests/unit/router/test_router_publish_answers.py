@@ -34,7 +34,7 @@ from penstock.router.sinks.nats.sink import (
     read_answer,
 )
 from tests.support.scripted_nats import Published, ScriptedNats
-from tests.support.sink_batches import batch, context, log_record
+from tests.support.sink_batches import batch, context, dead_letters, log_record
 
 STORED = Outcome(Fate.STORED)
 SILENT = Outcome(Fate.UNKNOWN, Fault("no_answer", "no answer"))
@@ -185,6 +185,22 @@ def test_a_message_is_the_record_with_its_place_as_its_id(tmp_path: Path) -> Non
         "Nats-Expected-Stream": "mirror",
         "Penstock-Key": "k 1",
     }
+
+
+@pytest.mark.parametrize("wrong", ["GET /orders", "a\r\nPUB b 0", "", None])
+def test_a_record_whose_subject_is_none_is_a_dead_letter(tmp_path: Path, wrong: str | None) -> None:
+    """Another tool may have edited a dead letter, and a DataFrame has any text."""
+    with ScriptedNats() as server:
+        sink = subject(tmp_path, servers=server.url, subject="mirror.{subject}")
+        sink.open()
+        try:
+            good = batch([b"good"], first=1)
+            sink.write(pa.concat_tables([batch([b"bad"], subject=wrong), good]))
+        finally:
+            sink.close()
+    assert [it.payload for it in server.published] == [b"good"]
+    (dead_letter,) = dead_letters(sink.context)
+    assert (dead_letter["offset"], dead_letter["code"]) == (0, "not_encodable")
 
 
 def test_a_tombstone_is_one_again(tmp_path: Path) -> None:

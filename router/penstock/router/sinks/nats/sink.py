@@ -52,6 +52,7 @@ from penstock.service.config_types import Secret
 _PART: Final = r"(?:[A-Za-z0-9_-]|\{(?:stream|kind|service|subject)\})+"
 _SUBJECT: Final = rf"^{_PART}(?:\.{_PART})*$"
 _FOREIGN_IN_TOKEN: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_NO_SUBJECT: Final = re.compile(r"\s|^$")
 _FOREIGN_IN_HEADER: Final = re.compile(r"[\x00-\x1f\x7f]")
 _HEADER_BYTES: Final = len("NATS/1.0\r\n\r\n")
 _HEADER_LINE_BYTES: Final = len(": \r\n")
@@ -164,7 +165,7 @@ class NatsSubject(TaskRequestSink):
             subject = subject.replace("{service}", _token(service))
         subject = subject.replace("{stream}", _token(row["stream"]))
         subject = subject.replace("{kind}", _token(row["kind"]))
-        return subject.replace("{subject}", row["subject"])
+        return subject.replace("{subject}", _subject_of(row))
 
     @override
     def exchange(self, request: Request, attempt: int) -> DeliveryResult:
@@ -243,6 +244,18 @@ def classify_outcomes(outcomes: Sequence[Outcome], problem: str) -> DeliveryResu
         return Failed(Fault(unknown[0][1].code, reason), answered=False)
     again = tuple(index for index, _ in later)
     return PartialFailure(tuple(of[Fate.NEVER]), tuple(unknown), again, reason)
+
+
+def _subject_of(row: Row) -> str:
+    """Return the record's own subject.
+
+    Raises:
+        ValueError: It is none: the row is a DataFrame's, or an edited dead letter's.
+    """
+    found: str = row["subject"]
+    if _NO_SUBJECT.search(found):
+        raise ValueError(f"{found[:100]!r} is no subject")
+    return found
 
 
 def _token(value: Any) -> str:
