@@ -131,8 +131,13 @@ def _takes(job: JobConfig, index: int) -> Column:
 
 
 _TEXT: Final = r"'[^']*'"
-_KIND: Final = re.compile(rf"\bkind\s*(?:==?\s*({_TEXT})|in\s*\(([^)]*)\))", re.IGNORECASE)
-_CHOICE: Final = re.compile(r"\b(?:or|not|case|if|coalesce|nvl)\b|<=>|[!|]", re.IGNORECASE)
+_KIND: Final = re.compile(
+    rf"(?<![\w.])kind\s*(?:==?\s*({_TEXT})|in\s*\(([^)]*)\))|{_TEXT}", re.IGNORECASE
+)
+"""A condition on the column `kind`; or a text, in which there is none."""
+_CHOICE: Final = re.compile(
+    r"\b(?:or|not|case|if|coalesce|nvl2?|ifnull|nullif|decode|false)\b|<=?>|[!|]", re.IGNORECASE
+)
 
 
 def kinds_of(where: str | None) -> frozenset[str]:
@@ -144,7 +149,8 @@ def kinds_of(where: str | None) -> frozenset[str]:
     if where is None or _CHOICE.search(re.sub(_TEXT, "''", where)):
         return every
     for found in _KIND.finditer(where):
-        every &= frozenset(text[1:-1] for text in re.findall(_TEXT, found[1] or found[2]))
+        if (texts := found[1] or found[2]) is not None:
+            every &= frozenset(text[1:-1] for text in re.findall(_TEXT, texts))
     return every
 
 
