@@ -30,6 +30,7 @@ from penstock.router.spark.readers import Steps, read_passthrough
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.router import FIRST_TIME_NS, STREAMS, log_line, publish, span_line
+from tests.support.sink_batches import gauge_record
 from tests.support.spark import running_spark
 from tests.support.waiting import wait_until
 
@@ -227,6 +228,9 @@ def test_a_view_reads_no_more_than_a_query_needs(spark: SparkSession, logd: Logd
     assert by_source.load().count() == 700
 
 
+NUMBERS = ("1", "double('NaN')")
+
+
 def a_condition(dice: random.Random, depth: int = 0) -> str:
     """One of a small grammar of Spark SQL; some look at the clock, some may be NULL."""
     if depth < 3 and dice.random() < 0.6:
@@ -270,6 +274,7 @@ def test_the_source_leaves_out_no_row_that_a_condition_wants_now_or_later(
     seed = int(os.environ.get("SEED", "20261126"))
     dice = random.Random(seed)
     plain = ["time < now()", "kind = 'log' and time <= current_timestamp()"]
+    plain += [f"metric_value {how} {number}" for how in (">", "<=", "=") for number in NUMBERS]
     conditions = [*plain, *(a_condition(dice) for _ in range(30))]
     whole = view("records")
     rows = spark.readStream.format("logd").schema(whole.struct())
@@ -282,7 +287,10 @@ def test_the_source_leaves_out_no_row_that_a_condition_wants_now_or_later(
         json.dumps(json.loads(line) | {"time_unix_nano": at}).encode()
         for line, at in zip(coming, ahead, strict=True)
     ]
-    publish(logd.config["nats"]["url"], "telemetry.clock.a", [*lines, *SPANS[:10], *ODD])
+    values = (0.5, 1.5, "NaN", "Infinity", "-Infinity", None)
+    points = [json.dumps(gauge_record(0, value=it)).encode() for it in values]
+    lines += [*points, *SPANS[:10], *ODD]
+    publish(logd.config["nats"]["url"], "telemetry.clock.a", lines)
     given = options(logd, subscribe="clock")
     looked_at = sorted(set().union(*(columns_of(need.only) for need in needs)))
     wait_until(
@@ -292,7 +300,7 @@ def test_the_source_leaves_out_no_row_that_a_condition_wants_now_or_later(
         *looked_at, *(F.expr(text).alias(f"c{n}") for n, text in enumerate(conditions))
     )
     table: pa.Table = judged.toArrow().combine_chunks()
-    assert table.num_rows == 74
+    assert table.num_rows == 74 + len(points)
     for number, (text, need) in enumerate(zip(conditions, needs, strict=True)):
         wanted = pc.fill_null(table[f"c{number}"].combine_chunks(), fill_value=False)
         if need.only is not None:

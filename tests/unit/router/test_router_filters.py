@@ -1,5 +1,6 @@
 """Filters as data: their JSON form, what of them logd can do, and what they let through."""
 
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ ROWS = {
     "kind": pa.array(["log", "span", None, "log"]),
     "severity": pa.array([17, 9, 17, None], pa.int32()),
     "time": pa.array([5, 6, 7, 8], pa.timestamp("us")),
+    "share": pa.array([0.5, math.nan, None, math.inf]),
 }
 
 
@@ -49,6 +51,20 @@ def rows_passing(document: list[Any]) -> list[int]:
         (["starts", "kind", "lo"], [0, 3]),
         (["ends", "kind", "an"], [1]),
         (["contains", "kind", "pa"], [1]),
+        ([">", "share", 0.7], [1, 3]),
+        ([">=", "share", 0.5], [0, 1, 3]),
+        (["<", "share", 0.7], [0]),
+        (["<=", "share", math.inf], [0, 3]),
+        (["not", [">", "share", 0.7]], [0]),
+        (["=", "share", 0.5], [0]),
+        (["in", "share", [0.5, math.nan]], [0, 1]),
+        (["=", "share", math.nan], [1]),
+        (["<=>", "share", math.nan], [1]),
+        (["not", ["<=>", "share", math.nan]], [0, 2, 3]),
+        (["<", "share", math.nan], [0, 3]),
+        (["<=", "share", math.nan], [0, 1, 3]),
+        ([">", "share", math.nan], []),
+        ([">=", "share", math.nan], [1]),
     ],
 )
 def test_rows_pass_as_in_sql_and_a_filter_survives_its_json_form(

@@ -11,6 +11,7 @@ Values are text, whole numbers, numbers, booleans, and `{"timestamp_us": 1795000
 microseconds since 1970 UTC.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -169,6 +170,14 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], pa.Array]]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+_OF_NAN: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
+    "=": lambda is_nan: is_nan,
+    "<": pc.invert,
+    "<=": lambda is_nan: pc.or_(is_nan, pc.invert(is_nan)),
+    ">": lambda is_nan: pc.and_(is_nan, pc.invert(is_nan)),
+    ">=": lambda is_nan: is_nan,
+}
+"""Comparisons with NaN, by which values are it; null stays null."""
 _MATCH: Final[dict[str, Callable[..., pa.Array]]] = {
     "starts": pc.starts_with,
     "ends": pc.ends_with,
@@ -212,8 +221,19 @@ def _tested(test: Test, values: pa.Array) -> pa.Array:
     # A whole number may lie outside of the column's type; Arrow then compares in a wider one.
     scalar = pa.scalar(value, values.type) if pa.types.is_timestamp(values.type) else value
     if test.how == "<=>":
-        return pc.fill_null(pc.equal(values, scalar), fill_value=False)
-    return _COMPARE[test.how](values, scalar)
+        return pc.fill_null(_compared("=", values, scalar), fill_value=False)
+    return _compared(test.how, values, scalar)
+
+
+def _compared(how: str, values: pa.Array, scalar: Any) -> pa.Array:
+    """Compare as Spark does, to which NaN is equal to itself and above all other numbers."""
+    found = _COMPARE[how](values, scalar)
+    if not pa.types.is_floating(values.type):
+        return found
+    is_nan = pc.is_nan(values)
+    if isinstance(scalar, float) and math.isnan(scalar):
+        return _OF_NAN[how](is_nan)
+    return pc.or_(found, is_nan) if how in (">", ">=") else found
 
 
 def _plain(test: Test) -> list[Any]:
