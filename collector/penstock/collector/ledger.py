@@ -120,11 +120,13 @@ class Ledger:
 
     def __getitem__(self, source: str) -> Account:
         """The source's account; a new one when it has none."""
-        return self.accounts.setdefault(source, Account())
+        account = self.accounts.get(source)
+        return self.accounts.setdefault(source, Account()) if account is None else account
 
     def apps_of(self, source: str) -> AppAccounts:
         """The account of the applications that send to a source."""
-        return self.apps.setdefault(source, AppAccounts())
+        apps = self.apps.get(source)
+        return self.apps.setdefault(source, AppAccounts()) if apps is None else apps
 
     def spooled(self, source: str, count: int) -> None:
         """A unit of `count` records is durable in the spool."""

@@ -51,6 +51,18 @@ def test_full_batches_go_at_once_and_chain() -> None:
     assert published([*core.handle(Tick(), 100)]) == [(4, [5])]
 
 
+def test_a_batch_takes_what_its_bytes_allow_and_a_larger_record_is_alone() -> None:
+    core = Delivery(Limits(batch_records_max=9, batch_bytes_max=10), jitter=lambda: 1.0)
+    sizes = [4, 6, 1, 3, 7, 11, 2, 10, 12, 3]
+    for first in (0, 4):
+        sequences = [*range(first + 1, len(sizes) + 1 if first else 5)]
+        lines = [b"x" * sizes[number - 1] for number in sequences]
+        core.handle(Take(QUEUE, Batch(0, sequences, sequences[:], lines, sum(map(len, lines)))), 0)
+    core.handle(Flush(), 0)
+    batches = [batch.sequences for batch in core.queues[QUEUE].pending()]
+    assert batches == [[1, 2], [3, 4], [5], [6], [7], [8], [9], [10]]
+
+
 def test_an_ack_covers_everything_before_it() -> None:
     core = delivery()
     core.handle(Read("spool", 9), 0)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import accumulate
 from typing import NamedTuple
 
 from penstock.base.backoff import Backoff
@@ -375,11 +376,7 @@ def _fitting(records: Batch, first: int, batch: Batch, limits: Limits) -> tuple[
     takes_all = first == 0 and end_max == len(records)
     if takes_all and batch.size + records.size <= limits.batch_bytes_max:
         return end_max, records.size
-    size = 0
-    end = first
-    for line in records.lines[first:end_max]:
-        if batch.size + size + len(line) > limits.batch_bytes_max and (len(batch) or end > first):
-            break
-        size += len(line)
-        end += 1
-    return end, size
+    sizes = [*accumulate(map(len, records.lines[first:end_max]), initial=0)]
+    count = bisect_right(sizes, limits.batch_bytes_max - batch.size) - 1
+    count = max(count, 0 if len(batch) else 1)
+    return first + count, sizes[count]

@@ -219,6 +219,8 @@ def _slice_end(lines: Sequence[bytes], first: int) -> int:
     """Return where the slice ends that begins with the line `first`."""
     size = 0
     last = min(first + _SLICE_RECORDS, len(lines))
+    if sum(map(len, lines[first:last])) < _SLICE_BYTES:
+        return last
     for place in range(first, last):
         size += len(lines[place])
         if size >= _SLICE_BYTES:

@@ -35,7 +35,7 @@ from penstock.collector.limits import (
 )
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.acks import Nack, PubAck, decode_batch_ack
-from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, encode_body
+from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, dense_deltas, encode_body
 from penstock.logd.format.envelope import BatchPayload, encode_batch
 from penstock.service.tracing import span_of, trace_of
 
@@ -183,9 +183,10 @@ def encode_lines(subject: str, batch: Batch) -> bytes:
     """A queue's batch as the log's Arrow body."""
     count = len(batch)
     types = {field.name: field.type for field in SCHEMA}
+    deltas = dense_deltas(count).buffers()[1].slice(0, 4 * count)  # a part of it would go as it is
     columns = {
-        "offset_delta": pa.array(range(count), types["offset_delta"]),
-        "timestamp": pa.array(batch.timestamps, pa.int64()).cast(types["timestamp"]),
+        "offset_delta": pa.Array.from_buffers(types["offset_delta"], count, [None, deltas]),
+        "timestamp": pa.array(batch.timestamps, pa.int64()).view(types["timestamp"]),
         "subject": pa.repeat(subject, count),
         "value": pa.array(batch.lines, types["value"]),
     }

@@ -173,7 +173,7 @@ class LineCutter:
         if not texts or max(map(len, texts)) > self._bytes_max:
             return None
         ends = [*accumulate([self.line_start, *(len(text) + 1 for text in texts)])][1:]
-        if b"\r\n" in data or data.startswith(b"\n"):
+        if b"\r" in data or data.startswith(b"\n"):  # two bytes are looked for much more slowly
             texts = [text.removesuffix(b"\r") for text in texts]
         self.position += len(data)
         self.line_start = ends[-1]

@@ -99,7 +99,8 @@ def encode_body(batch: pa.RecordBatch, *, compression: Compression | None = None
         body: bytes = batch.serialize().to_pybytes()
     else:  # only a stream writer takes options: cut its schema and end-of-stream messages off
         sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression=compression)
+        # The buffers of a batch are too small to be worth other threads.
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_stream(sink, SCHEMA, options=options) as stream:
             stream.write_batch(batch)
         body = sink.getvalue().to_pybytes()[len(stream_prefix()) : -_END_OF_STREAM_SIZE]
