@@ -388,6 +388,10 @@ _TEXT_CHARACTERS_MIN: Final = 5
 """Shorter text matches none of the patterns."""
 
 
+MAY_BE_NOTHING: Final[tuple[DetectorName, ...]] = ("email", "named_value", "card")
+"""Detectors of which `is_nothing` may be true, those that match most first."""
+
+
 def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
     r"""Return whether a match within JSON is harmless in any string; False if uncertain.
 
@@ -406,7 +410,9 @@ def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
             # Digits, or a code, may begin a card's number that no other match leads to.
             if text[start : start + 1] != b"@" or text[start + 1 : start + 5].isdigit():
                 return False
-            return _email(text, start, end, 0)[0] is None
+            return (
+                not _may_have_mail(text[start + 1 : end]) or _email(text, start, end, 0)[0] is None
+            )
         case "named_value":
             first = max(0, start - _KEY_NAME_BYTES_MAX)
             begin = first + len(text[first:start].rstrip(_KEY_NAME_BYTES))
@@ -507,6 +513,20 @@ def _end_of_quoted(text: bytes, start: int, quote: bytes) -> int:
     return len(text)
 
 
+def _may_have_mail(domain: bytes) -> bool:
+    """Return whether addresses may end in a domain, which many lines may name."""
+    return (_known_domain if len(domain) <= _DOMAIN_BYTES_MAX else _is_domain)(domain)
+
+
+def _is_domain(domain: bytes) -> bool:
+    label = domain.rpartition(b".")[2].lower().decode("ascii")
+    return label in TOP_LEVEL_LABELS and not _NO_MAIL_DOMAIN.compiled.match(domain)
+
+
+_DOMAIN_BYTES_MAX: Final = 64
+_known_domain: Final = lru_cache(maxsize=1024)(_is_domain)
+
+
 def _email(text: bytes, start: int, end: int, after: int) -> _Checked:
     at = text.rfind(b"%40", start, start + 3)
     domain = text[(start + 3 if at == start else start + 1) : end]
@@ -515,8 +535,7 @@ def _email(text: bytes, start: int, end: int, after: int) -> _Checked:
     begin = start - len(local)
     if (
         not local
-        or domain.rpartition(b".")[2].lower().decode("ascii") not in TOP_LEVEL_LABELS
-        or _NO_MAIL_DOMAIN.compiled.match(domain)
+        or not _may_have_mail(domain)
         or _PATH_BEHIND.compiled.match(text, end)
         or text[max(0, begin - 3) : begin] == b"://"
     ):

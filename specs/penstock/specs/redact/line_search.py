@@ -10,13 +10,17 @@ lines share is searched once.
 from bisect import bisect
 from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache, reduce
-from itertools import accumulate
-from operator import methodcaller
+from itertools import accumulate, repeat
 from typing import Any, Final
 
 import re2
 
-from penstock.specs.redact.detectors import Detectors, compile_bytes, is_nothing
+from penstock.specs.redact.detectors import (
+    MAY_BE_NOTHING,
+    Detectors,
+    compile_bytes,
+    is_nothing,
+)
 
 _CODES: Final = r"\\[u/]"
 """JSON's code for a character, or an escaped slash: anything could stand behind it. The expression
@@ -80,11 +84,12 @@ class LineSearch:
         """Places of the lines that hold a sign, each looked at up to its first."""
         automaton, text = _automaton(keys, detectors), self._text
         names = detectors.searching if detectors is not None else ()
+        harmless = [(name, names.index(name) + 1) for name in MAY_BE_NOTHING if name in names]
         found: list[int] = []
         match = automaton.search(text)
         while match is not None:
-            group = match.lastindex
-            if group is not None and is_nothing(names[group - 1], text, *match.span(group)):
+            spans = [(name, match.span(group)) for name, group in harmless]
+            if any(span[0] >= 0 and is_nothing(name, text, *span) for name, span in spans):
                 match = automaton.search(text, match.start() + 1)
                 continue
             part = bisect(self._ends, match.end() - 1)
@@ -113,7 +118,7 @@ def _common(lines: Sequence[bytes]) -> tuple[bytes, bytes]:
         after = after[after.index(b'"') + 1 :]
     if (
         b"\\" in after
-        or not all(map(methodcaller("endswith", after), lines))
+        or not all(map(bytes.endswith, lines, repeat(after)))
         or min(map(len, lines)) < len(before) + len(after)
     ):
         after = b""
@@ -123,7 +128,8 @@ def _common(lines: Sequence[bytes]) -> tuple[bytes, bytes]:
 def _beginning(one: bytes, other: bytes) -> bytes:
     """Return the common beginning."""
     size = min(len(one), len(other))
-    return one[: next((at for at in range(size) if one[at] != other[at]), size)]
+    differing = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
+    return one[: size - (differing.bit_length() + 7) // 8]
 
 
 @lru_cache(maxsize=1024)

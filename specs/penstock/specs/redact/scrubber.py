@@ -150,10 +150,10 @@ class Scrubber:
         """Places of those of many lines that `is_clean` is not true of.
 
         Args:
-            accepted: The validator's verdicts on them.
+            accepted: The validator's verdicts on them, perhaps one for all of a shape.
             search: The search over the lines, with their resources or without.
         """
-        shapes = {*map(_SHAPE, accepted)}
+        shapes = {*map(_SHAPE, {id(one): one for one in accepted}.values())}
         names = {found for found in {one for _, _, one in shapes} if self._suspects(found)}
         plans = {_plan_of(schema, kind, self._actions).keys for kind, schema, _ in shapes}
         places = {place for keys in plans for place in search.places(keys, self._searched)}
