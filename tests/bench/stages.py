@@ -15,15 +15,15 @@ from typing import Any, Final
 
 from penstock.collector.agent.derived_config import limits_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
-from penstock.collector.decode.shapes import Made
 from penstock.collector.delivery.core import Delivery, Event, Flush, Publish, Stored, Take
 from penstock.collector.delivery.ordered_queue import QueueKey
 from penstock.collector.delivery.publisher import encode_lines
 from penstock.collector.limits import FILE_READ_BYTES, LINE_BYTES_MAX
-from penstock.collector.sources.line_framing import Line, LineCutter
+from penstock.collector.sources.line_framing import Line, LineCutter, TextLines
 from penstock.collector.transforms.graph.graph import Chunk, Graph
 from penstock.logd.format.batch import SCHEMA_VERSION
 from penstock.logd.format.envelope import BatchPayload, encode_batch
+from penstock.specs.validate.verdict import Verdicts
 from tests.bench.collecting import file_lines
 from tests.bench.figures import Case
 from tests.bench.harness import Bench
@@ -127,17 +127,20 @@ class _Way:
         return done
 
 
-def _decode(lines: Sequence[Line]) -> list[Made]:
-    made = PlainLines(_CONTEXT, _NOW_NS).make_together([line.text for line in lines])
-    return [one or (_decode_alone(line), None) for one, line in zip(made, lines, strict=True)]
+def _decode(cut: Sequence[Line]) -> tuple[list[bytes], Verdicts]:
+    assert isinstance(cut, TextLines)
+    made, verdicts = PlainLines(_CONTEXT, _NOW_NS).make_together(cut.texts)
+    if all(made):
+        return [*filter(None, made)], verdicts
+    return [one or _decode_alone(line) for one, line in zip(made, cut, strict=True)], verdicts
 
 
 def _decode_alone(line: Line) -> bytes:
     return decode_line(line.text, _CONTEXT, _NOW_NS, truncated=line.truncated)[0]
 
 
-def _sort(graph: Graph, made: list[Made], sequences: list[int]) -> list[Take]:
-    lines, verdicts = [line for line, _ in made], [verdict for _, verdict in made]
+def _sort(graph: Graph, made: tuple[list[bytes], Verdicts], sequences: list[int]) -> list[Take]:
+    lines, verdicts = made
     outcome = graph.process(Chunk("app", 0, sequences, lines, b"", _NOW_NS, verdicts), 0)
     assert not outcome.refused
     return [

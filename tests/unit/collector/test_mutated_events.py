@@ -14,6 +14,7 @@ import pytest
 
 from penstock.collector.decode.line_rules import rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
+from penstock.collector.decode.shapes import Made
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
 
@@ -70,6 +71,27 @@ PIECES = [
     b'"level":1,', b'"timestamp":"2026-01-02T03:04:05Z",', b'"\\u0061":3,',
 ]  # fmt: skip
 
+TEXTS = [
+    b"paid", b'"GET /a", "b"', b"\xc3\xa9", b"\t", b"", b'\\"', b'",', b"x:{}", b"C:\\new", b"\\",
+    b"\\n", b"  {", b'{"level":', b'{"level":"info"}', b"\xff", b"\xef\xbb\xbf", b"\0", b"\r",
+    b"\xe2\x80\xa8",
+]  # fmt: skip
+"""Lines, or parts of them, of which the first are text and nothing else."""
+COLUMNS: dict[str, list[Any]] = {
+    "level": ["info", "warn", "ERROR", "debug", "loud", 30, True, 1, 1.0, None],
+    "ts": [
+        "2026-01-02T03:04:05.123456Z", "2026-01-02T03:04:05.000000Z", "2026-01-02T03:04:05.999999Z",
+        "2026-01-02T03:04:06.000001Z", "2026-01-02T03:04:05.12345Z", "2026-01-02T03:04:05.1234567Z",
+        "2026-01-02T03:04:05.12 456Z", "2026-01-02T03:04:05,123456Z", "2026-01-02T03:04:05.123456",
+        "2026-02-30T03:04:05.123456Z", "1969-12-31T23:59:59.999999Z", 1_767_000_000_123, None,
+    ],
+    "msg": ["order placed", "},{", "é", '"}', "two\nlines", "\\n", "\\", "", None, 5, "\u2028",
+            "\0"],
+    "note": ["},{", "{}", '"},{"', "a", None, 1.5, [], {}, "two\nlines"],
+    "n": [1, -1, 0.25, True, None, 1e300, 1 << 63],
+}  # fmt: skip
+"""Values of events with the same keys, of which the first are usual."""
+
 
 def event(dice: random.Random) -> dict[str, Any]:
     """Fields of an event in any order: a few, or as many as a record has room for."""
@@ -110,14 +132,31 @@ def line_of(dice: random.Random, fields: dict[str, Any]) -> bytes:
 
 
 def drawn(dice: random.Random, events: list[dict[str, Any]]) -> list[bytes]:
-    """Lines that come together: of one event mostly, or of many."""
-    if dice.random() < 0.3:
-        return [line_of(dice, fields) for fields in dice.choices(events, k=dice.randint(1, 9))]
-    keys = [*dice.choice(events)]
-    return [
-        json.dumps(dict.fromkeys(keys, dice.choice(VALUES[:4])) | {"level": "info"} | more).encode()
-        for more in [{"n": number} for number in range(dice.randint(1, 200))]
-    ]
+    """Lines that come together: of many events, of one with other values each time, or of text."""
+    count = dice.randint(1, 200)
+    match dice.randrange(10):
+        case 0 | 1 | 2:
+            return [line_of(dice, fields) for fields in dice.choices(events, k=dice.randint(1, 9))]
+        case 3:
+            texts = TEXTS if dice.random() < 0.5 else TEXTS[:8]
+            return [b" ".join(dice.choices(texts, k=dice.randint(1, 3))) for _ in range(count)]
+        case 4:
+            own = dict.fromkeys(dice.choice(events), dice.choice(VALUES[:4]))
+            usual = [own | {"level": "info", "n": number} for number in range(count)]
+            return [json.dumps(fields).encode() for fields in usual]
+        case _:
+            columns = dice.sample([*COLUMNS], k=dice.randint(1, len(COLUMNS)))
+            rare = dice.random() < 0.3
+            values = {key: COLUMNS[key] if rare else COLUMNS[key][:4] for key in columns}
+            rows = [{key: dice.choice(values[key]) for key in columns} for _ in range(count)]
+            return [json.dumps(fields, ensure_ascii=False).encode() for fields in rows]
+
+
+def made_together(context: LineContext, lines: list[bytes]) -> list[Made | None]:
+    """What is made of each of lines that come together."""
+    records, verdicts = PlainLines(context, NOW_NS).make_together(lines)
+    each = zip(records, verdicts, strict=True)
+    return [None if record is None else (record, verdict) for record, verdict in each]
 
 
 def test_what_is_made_of_mutated_lines_is_what_is_made_slowly() -> None:
@@ -128,8 +167,7 @@ def test_what_is_made_of_mutated_lines_is_what_is_made_slowly() -> None:
         events[dice.randrange(len(events))] = event(dice)
         lines = drawn(dice, events)
         each = PlainLines(context, NOW_NS)
-        together = PlainLines(context, NOW_NS).make_together(lines)
-        for line, made in zip(lines, together, strict=True):
+        for line, made in zip(lines, made_together(context, lines), strict=True):
             assert made == each.make(line), line
             quick[made is not None] += 1
             if made is not None:
@@ -145,5 +183,31 @@ def test_what_is_made_of_mutated_lines_is_what_is_made_slowly() -> None:
 def test_each_value_is_stored_as_it_is_made_slowly(value: Any) -> None:
     lines = [json.dumps({"level": "info", "n": value}).encode()] * 2
     record, _ = decode_line(lines[0], CONTEXTS[0], NOW_NS, truncated=False)
-    made = PlainLines(CONTEXTS[0], NOW_NS).make_together(lines)
+    made = made_together(CONTEXTS[0], lines)
     assert made in ([None] * 2, [(record, check_line(record))] * 2)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [b'{"level":"info"}{"level":"warn"}', b'{"level":"info"}'],
+        [b'{"level":"info"} {"level":"warn"}'],
+        [b'{"level":"info","a":1', b',"b":2}', b'{"level":"info"}{"level":"warn"}'],
+        [b'{"level":"info","a":', b'{"level":"info"}}'],
+        [b'{"level":"info","a":"', b'{"}', b'{"level":"info"}'],
+        [b'{"level":"info",', b'{"level":"info"}'],
+        [b"{", b'{"level":"info"}'],
+        [b'{"level":"info"}', b""],
+        [b'{"level":"info"}\r{"level":"info"}', b'{"level":"info"}\r'],
+        [b'{"level":1,"short_message":"a"}', b'{"level":true,"short_message":"a"}'],
+        [b'{"level":true,"short_message":"a"}', b'{"level":1.0,"short_message":"a"}'],
+        [b'{"level":"info","log.file.path":"a"}', b'{"level":"info","log.file.path":5}'],
+        [b'{"log.file.path":"a","level":"info","b":1}'] * 2,
+        [b'{"level":"info"}', b'{"level":"info"}', b'{"level":"info","event":"a"}'],
+        [b'{"level":"info","a":1}', b'{"level":"info"}', b'{"a":1,"level":"info"}'],
+    ],
+)
+def test_lines_that_come_together_are_no_part_of_each_other(lines: list[bytes]) -> None:
+    for context in CONTEXTS:
+        each = PlainLines(context, NOW_NS)
+        assert made_together(context, lines) == [each.make(line) for line in lines]

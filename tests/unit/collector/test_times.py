@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,6 +22,7 @@ from penstock.collector.decode.timestamps import (
     line_reader,
     text_time_ns,
     time_of,
+    times_of,
 )
 from penstock.collector.decode.units import decode_records
 from penstock.collector.spool.spool import Unit
@@ -227,3 +229,54 @@ def test_a_line_whose_time_cannot_be_read_ends_as_configured(on_error: str, key:
 @pytest.mark.parametrize("value", [64_268_800_125, 64_268_800_125.5, "64268800125", 2**63])
 def test_a_number_that_is_no_time_of_a_record_is_none(value: Any) -> None:
     assert time_of(value, NOW_NS) is None
+
+
+ARABIC = "\u0661\u0662\u0663\u0664\u0665\u0666"
+SECONDS = [
+    "2026-01-02T03:04:05", "2026-01-02 03:04:06", "2262-04-11T23:47:16", "1969-12-31T23:59:59",
+    "1970-01-01T00:00:00", "2026-02-30T00:00:00", "2026-01-02T24:00:00", "2026-01-02T03:04:60",
+    "2026-W01-1T03:04:05", "2026-01-02T03:04+05", "2026-01-02T03:04", "\u0662026-01-02T03:04:05",
+]  # fmt: skip
+FRACTIONS = [
+    ".123456", ",123456", ".000000", ".999999", ".12 456", ".+12345", ".1_3456", "." + ARABIC,
+    "+012345", ".12345", ".1234567", ".123456789", ".1234567890", "",
+]  # fmt: skip
+ZONES = ["Z", "z", "\n", "", "+01:00", "-01:00", "+25:00", "+01:00:00.1234567", " UTC", " EST"]
+
+
+def some(values: list[str]) -> st.SearchStrategy[list[str]]:
+    """One or two, the first mostly."""
+    return st.lists(st.sampled_from(values[:1] * 4 + values), min_size=1, max_size=2)
+
+
+@given(some(SECONDS), some(FRACTIONS), some(ZONES), st.sampled_from([[], [5], [None], ["soon"]]))
+def test_times_that_are_read_together_are_those_that_each_is(
+    seconds: list[str], fractions: list[str], zones: list[str], others: list[Any]
+) -> None:
+    texts = [*map("".join, product(seconds, fractions, zones)), *others]
+    for first in range(len(texts)):
+        together = texts[first:] + texts[:first]
+        assert times_of(together, NOW_NS) == [time_of(text, NOW_NS) for text in together]
+
+
+@pytest.mark.parametrize("second", SECONDS)
+def test_times_of_one_layout_are_those_that_each_is(second: str) -> None:
+    for digits, zone in product(range(11), ZONES):
+        texts = [
+            f"{start}.{number:0{digits}}{zone}"
+            for start in (second, SECONDS[0])
+            for number in (0, 1, 10**digits - 1)
+        ]
+        for together in (texts, texts[:3], texts[3:] + texts[:3]):
+            assert times_of(together, NOW_NS) == [time_of(text, NOW_NS) for text in together]
+
+
+@pytest.mark.parametrize("fraction", [".123457", "." + ARABIC, ".12345", ".1234567", ",123457"])
+def test_a_time_of_another_layout_is_read_by_itself(fraction: str) -> None:
+    for zone, other in (("Z", "z"), ("+01:00", "+02:00"), ("+01:00:00", "+01:00:00"), ("", "Z")):
+        texts = [
+            SECONDS[0] + ".123456" + zone, SECONDS[0] + fraction + other,
+            SECONDS[0] + fraction + zone, SECONDS[0] + ".5" + zone,
+        ]  # fmt: skip
+        for together in (texts[:2], texts):
+            assert times_of(together, NOW_NS) == [time_of(text, NOW_NS) for text in together]

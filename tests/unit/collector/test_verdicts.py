@@ -126,7 +126,7 @@ def test_a_line_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == ends_of(dataclasses.replace(unit, verdicts=()))
 
 
-ACCEPTED = [Accepted("log", "log/1.0", "app", 1, 9, 0, exact=True, names=("a", "b"))]
+ACCEPTED = [Accepted("log", "log/1.0", "app", 1, 0, exact=True, names=("a", "b"))]
 
 
 async def test_verdicts_are_at_hand_as_soon_as_a_unit_can_be_read(tmp_path: Path) -> None:

@@ -37,13 +37,10 @@ def test_accepted_says_what_routing_needs() -> None:
         schema="log/1.0",
         service="checkout",
         time_unix_nano=records.TIME,
-        severity_number=9,
         unknown_fields=0,
         exact=True,
         names=tuple(records.log()["attributes"]),
     )
-    assert accepted(line_of(records.span())).severity_number == 17
-    assert accepted(line_of(records.gauge())).severity_number == 9
 
 
 @pytest.mark.parametrize(

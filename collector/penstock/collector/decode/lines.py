@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
+from operator import itemgetter
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -40,7 +40,15 @@ from penstock.collector.decode.loggers import (
     take_trace,
 )
 from penstock.collector.decode.severity import INFO, Severity, severity_in_line
-from penstock.collector.decode.shapes import Made, ShapedEvents, ShapeValidator, log_fields
+from penstock.collector.decode.shapes import (
+    Made,
+    MadeTogether,
+    ShapedEvents,
+    ShapeValidator,
+    groups_by_keys,
+    log_fields,
+    together,
+)
 from penstock.collector.decode.timestamps import time_of
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
@@ -50,7 +58,7 @@ from penstock.specs.limits import (
     STRING_CHARACTERS_MAX,
 )
 from penstock.specs.validate.validator import check_line
-from penstock.specs.validate.verdict import Accepted
+from penstock.specs.validate.verdict import Accepted, Verdicts
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark that may stand at the beginning of a file in UTF-8."""
@@ -67,8 +75,9 @@ _Scalar = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)] | float | str
 _Bounded = _Scalar | dict[str, Any] | list[Any]
 _decode_bounded: Final = msgspec.json.Decoder(dict[str, _Bounded]).decode
 """An object, of which no number is beyond what a record can hold."""
-_decode_scalars: Final = msgspec.json.Decoder(dict[str, _Scalar]).decode
-"""The same, if none of its values is an object or a list."""
+_decode_scalars: Final = msgspec.json.Decoder(dict[str, _Scalar]).decode_lines
+"""The objects of many lines, if no value is an object or a list. So none of the objects goes on in
+the next line, if all lines begin with a brace."""
 _TOGETHER: Final = 128
 """Lines that are decoded together: where one is odd, each of them is decoded by itself."""
 
@@ -115,6 +124,8 @@ def _integer(text: str) -> int | str:
 
 _BLANKS: Final = b" \t"
 _MAY_BEGIN_JSON: Final = frozenset((b"{", b" ", b"\t", b"\xef"))
+_MAY_BE_JSON: Final = re.compile(rb"[ \t]*\{|\xef\xbb\xbf")
+_FIRST_BYTE: Final = itemgetter(slice(1))
 _PLAIN_BYTES_MAX: Final = 16 * 1024
 """Longest line that needs no cut: escaped it may grow sixfold and still fit into a body."""
 
@@ -250,27 +261,48 @@ class PlainLines:
                 return None if alone else self._events.make(fields)
         return self._make_text(line)
 
-    def make_together(self, lines: Sequence[bytes]) -> list[Made | None]:
-        """Return what `make` returns for each line."""
-        made: list[Made | None] = []
+    def make_together(self, lines: Sequence[bytes]) -> MadeTogether:
+        """Make what `make` makes of each line."""
+        made: list[bytes | None] = []
+        verdicts = Verdicts([], [])
         for at in range(0, len(lines), _TOGETHER):
             part = lines[at : at + _TOGETHER]
-            made += self._make_events(part) or map(self.make, part)
-        return made
+            records, found = self._make_part(part) or together([*map(self.make, part)])
+            made += records
+            verdicts.extend(found)
+        return made, verdicts
 
-    def _make_events(self, lines: Sequence[bytes]) -> list[Made | None] | None:
-        """The records of structured lines of scalars; None where one is none."""
-        if (
-            not self._names_no_time
-            or not all(map(methodcaller("startswith", b"{"), lines))
-            or max(map(len, lines)) > STRING_CHARACTERS_MAX
-        ):
-            return None
+    def _make_part(self, lines: Sequence[bytes]) -> MadeTogether | None:
+        """The records of lines that are alike; None where each is to be made by itself."""
+        begins = {*map(_FIRST_BYTE, lines)}
         try:
-            events = [*map(_decode_scalars, lines)]
+            if begins == {b"{"}:
+                return self._make_events(lines)
+            if begins.isdisjoint(_MAY_BEGIN_JSON) or not any(map(_MAY_BE_JSON.match, lines)):
+                return self._make_texts(lines)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+        return None
+
+    def _make_events(self, lines: Sequence[bytes]) -> MadeTogether | None:
+        """The records of structured lines of scalars; None where one is none."""
+        if not self._names_no_time or max(map(len, lines)) > STRING_CHARACTERS_MAX:
             return None
-        return self._events.make_together(events) if all(map(is_telling, events)) else None
+        events = _decode_scalars(b"\n".join(lines))
+        if len(events) != len(lines):
+            return None
+        groups = groups_by_keys(events)
+        return self._events.make_together(events, groups) if all(map(is_telling, groups)) else None
+
+    def _make_texts(self, lines: Sequence[bytes]) -> MadeTogether | None:
+        """The records of lines of text; None where each is to be made by itself."""
+        verdict = None if self._context.rules.looks_into_text else self._verdict
+        if verdict is None or max(map(len, lines)) > _PLAIN_BYTES_MAX:
+            return None
+        before, after = self._before, self._after
+        bodies = map(orjson.dumps, map(bytes.decode, lines))
+        made: list[bytes | None] = [before + body + after for body in bodies]
+        return made, Verdicts([verdict] * len(lines), [self._now_ns] * len(lines))
 
     def _make_text(self, line: bytes) -> Made | None:
         if self._context.rules.looks_into_text:
@@ -299,7 +331,7 @@ class PlainLines:
         made = _encode(
             log_fields(level, time_ns, now_ns, text, None, context.resource, context.attributes)
         )
-        return made, self._validator.validate(made, "text", time_ns, level[0])
+        return made, self._validator.validate(made, "text", time_ns)
 
 
 def _look_into(text: str, rules: LineRules, now_ns: int) -> tuple[Severity, int | None]:

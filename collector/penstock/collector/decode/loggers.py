@@ -130,9 +130,9 @@ class Trace(NamedTuple):
         return found if self.flags is None else {**found, "trace_flags": self.flags}
 
 
-def is_telling(fields: Mapping[Any, Any]) -> bool:
-    """Return whether a JSON object is a structured event."""
-    return not TELLING.isdisjoint(fields) or fields.keys() >= _MONGODB
+def is_telling(keys: Iterable[Any]) -> bool:
+    """Return whether a JSON object with these keys is a structured event."""
+    return not TELLING.isdisjoint(keys) or _MONGODB.issubset(keys)
 
 
 def roles_of(keys: Iterable[Any]) -> Roles:

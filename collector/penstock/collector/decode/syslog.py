@@ -295,7 +295,6 @@ class _Shape:
     before: bytes
     middle: bytes
     after: bytes
-    severity_number: int
 
 
 class ShapedMessages:
@@ -347,7 +346,7 @@ class ShapedMessages:
             time_ns = self._unit.received_ns
         body = orjson.dumps(text)
         line = b"%b%d%b%b%b" % (shape.before, time_ns, shape.middle, body, shape.after)
-        return line, self._validator.validate(line, head, time_ns, shape.severity_number)
+        return line, self._validator.validate(line, head, time_ns)
 
     def _remember(self, head: tuple[bytes, bytes], message: bytes) -> _Shape | None:
         """Work out and cache the shape of messages with this head; None where it is no head."""
@@ -358,8 +357,7 @@ class ShapedMessages:
             record = record_of(same, self._unit, self._resource, cut=False)
             before, _, rest = orjson.dumps(record).partition(b":0,")  # the first number is the time
             middle, _, after = rest.partition(b'""')  # and the first empty text the body
-            number = record["severity_number"]
-            shape = _Shape(before + b":", b"," + middle, after, number)
+            shape = _Shape(before + b":", b"," + middle, after)
         self._shapes[head] = shape
         return shape
 

@@ -390,6 +390,53 @@ def time_of(value: Any, now_ns: int, zone: tzinfo = UTC) -> int | None:
     return time_ns if 0 <= time_ns <= INT64_MAX else None
 
 
+def times_of(values: Sequence[Any], now_ns: int) -> list[int | None]:
+    """Return what `time_of` returns for each of many values, one at least."""
+    if {*map(type, values)} != {str}:
+        return [time_of(value, now_ns) for value in values]
+    distinct = [*{*values}]
+    times: Sequence[int | None] | None = _times_by_seconds(distinct, now_ns)
+    if times is None:
+        times = [time_of(text, now_ns) for text in distinct]
+    known = dict(zip(distinct, times, strict=True))
+    return [known[text] for text in values]
+
+
+_WITH_FRACTION: Final = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,](\d{1,9})((?:\D.*)?)", re.ASCII | re.DOTALL
+)
+"""A time with a fraction of its second, and with its zone, if it names one."""
+_FRACTION_AT: Final = 20
+
+
+def _times_by_seconds(texts: Sequence[str], now_ns: int) -> Sequence[int] | None:
+    """Times of the same layout and zone, each second read once; None where there are others."""
+    found = _WITH_FRACTION.fullmatch(texts[0])
+    if found is None:
+        return None
+    digits, zone = len(found[1]), found[2]
+    end, size, text = _FRACTION_AT + digits, len(texts[0]), "".join(texts)
+    fractions = "".join([text[at::size] for at in range(_FRACTION_AT, end)])
+    zones = "".join([text[at::size] for at in range(end, size)])
+    if (
+        {*map(len, texts)} != {size}
+        or not (fractions.isascii() and fractions.isdecimal())
+        or zones != "".join([letter * len(texts) for letter in zone])
+    ):
+        return None
+    seconds = [text[:_FRACTION_AT] for text in texts]
+    begins: dict[str, int] = {}
+    for second in {*seconds}:
+        time_ns = time_of(second + "0" * digits + zone, now_ns)
+        is_alike = _WITH_FRACTION.fullmatch(second + "0") is not None
+        if not is_alike or time_ns is None or time_ns > INT64_MAX - _SECOND_NS:
+            return None
+        begins[second] = time_ns
+    unit_ns = 10 ** (9 - digits)
+    pairs = zip(seconds, texts, strict=True)
+    return [begins[second] + unit_ns * int(text[_FRACTION_AT:end]) for second, text in pairs]
+
+
 def known_zone(value: str) -> str:
     """The name of a time zone.
 

@@ -27,7 +27,7 @@ from penstock.collector.sources.forward.protocol import BadEntry, Event, decode_
 from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.sources.unix.framing import decode_batch_header
 from penstock.collector.spool.spool import Unit
-from penstock.specs.validate.verdict import Accepted
+from penstock.specs.validate.verdict import Verdicts
 
 REASON_MAX: Final = 200
 """Characters of a reason that an exception gave."""
@@ -62,7 +62,7 @@ class Decoded:
     indexes: list[int] = field(default_factory=list)
     lines: list[bytes] = field(default_factory=list)
     undecodable: list[Undecodable] = field(default_factory=list)
-    verdicts: list[Accepted | None] = field(default_factory=list)
+    verdicts: Verdicts = field(default_factory=lambda: Verdicts([], []))
     notes: Counter[str] = field(default_factory=Counter)
     ended: dict[int, OnError] = field(default_factory=dict)
 
@@ -139,9 +139,12 @@ def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     plain = PlainLines(context, unit.received_ns)
     decoded = Decoded()
     lines = unit.payload.split(b"\n")
-    for index, (raw, made) in enumerate(zip(lines, plain.make_together(lines), strict=True)):
+    records, verdicts = plain.make_together(lines)
+    if all(records) and not cut:
+        return Decoded({}, [*range(len(lines))], [*filter(None, records)], verdicts=verdicts)
+    for index, (raw, made) in enumerate(zip(lines, records, strict=True)):
         if made is not None and index not in cut:
-            decoded.add(index, made)
+            decoded.add(index, (made, verdicts[index]))
             continue
         record, end = decode_line(
             raw, context, unit.received_ns, truncated=index in cut, notes=decoded.notes
@@ -218,7 +221,7 @@ def _decode_journal(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
 def _decode_syslog(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     notes = Counter[str]()
     made = decode_syslog(unit, resource, notes)
-    lines, verdicts = [line for line, _ in made], [verdict for _, verdict in made]
+    lines, verdicts = [line for line, _ in made], Verdicts.of([verdict for _, verdict in made])
     return Decoded({}, [*range(len(lines))], lines, verdicts=verdicts, notes=notes)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from operator import attrgetter, itemgetter, or_
+from operator import itemgetter, or_
 from types import GenericAlias
 from typing import Annotated, Any, Final, Literal
 
@@ -18,7 +18,6 @@ import msgspec
 from penstock.specs.limits import INT64_MAX, INT64_MIN
 from penstock.specs.models.envelope import Record, Schema, model_fields_of
 from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED
-from penstock.specs.models.log import DEFAULT_SEVERITY, FAILED_SEVERITY
 from penstock.specs.models.scalars import no_integer, not_finite_word
 
 HEX_PATTERN: Final = re.compile(r"\^\[0-9a-f\]\{([0-9]+)\}\$")
@@ -212,7 +211,6 @@ class Decoder:
         nested: Positions of others that hold keys themselves, and what counts these.
         ids: Picks the values that must be hex digits; their length is checked already.
         rules: Rules between fields.
-        severity: The record's severity number.
         own: A specialised spec's own fields, as a Struct to convert its attributes to.
     """
 
@@ -221,7 +219,6 @@ class Decoder:
     nested: tuple[tuple[int, Callable[[Any], int]], ...]
     ids: Callable[[tuple[Any, ...]], Any]
     rules: tuple[Callable[[Any], None], ...]
-    severity: Callable[[Any], int]
     own: Any
 
 
@@ -260,7 +257,6 @@ def generate(model: type[Record]) -> Decoder:
         nested=tuple((at, nested[name]) for at, name in enumerate(names) if name in nested),
         ids=itemgetter(*(at for at, name in enumerate(names) if name in hexadecimal)),
         rules=model.rules,
-        severity=_SEVERITIES.get(kind, _usual),
         own=maker.struct("Own", own) if own else None,
     )
 
@@ -289,20 +285,6 @@ def _fields(model: type[Record]) -> Iterator[tuple[str, str, Schema, bool]]:
     for name, field in schema["fields"].items():
         inner, required = without_default(field["schema"])
         yield name, field.get("validation_alias", name), inner, required
-
-
-def _usual(_record: Any) -> int:
-    return DEFAULT_SEVERITY
-
-
-def _of_span(record: Any) -> int:
-    return FAILED_SEVERITY if record.status_code == "ERROR" else DEFAULT_SEVERITY
-
-
-_SEVERITIES: Final[dict[str, Callable[[Any], int]]] = {
-    "log": attrgetter("severity_number"),
-    "span": _of_span,
-}
 
 
 def _is_ours(schema: Schema) -> bool:

@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain, repeat
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -81,7 +81,7 @@ def accept_all(lines: Sequence[bytes]) -> list[Accepted] | None:
     if not lines or accept(lines[0]) is None:
         return None
     head, _, validate_all = _heads[lines[0][:HEAD_BYTES]]
-    return validate_all(lines) if all(map(methodcaller("startswith", head), lines)) else None
+    return validate_all(lines) if all(map(bytes.startswith, lines, repeat(head))) else None
 
 
 def _validator(  # noqa: C901 - what is in its closure is one path, and every call on it costs
@@ -92,7 +92,7 @@ def _validator(  # noqa: C901 - what is in its closure is one path, and every ca
     Everything it needs is in its closure: this is the collector's hottest path.
     """
     decode, ids, rules = decoder.decode, decoder.ids, decoder.rules
-    flat, nested, severity = decoder.flat, decoder.nested, decoder.severity
+    flat, nested = decoder.flat, decoder.nested
     astuple, new = msgspec.structs.astuple, tuple.__new__
     from_hex, unset = bytes.fromhex, msgspec.UNSET
 
@@ -124,8 +124,7 @@ def _validator(  # noqa: C901 - what is in its closure is one path, and every ca
             if keys != colons and (keys != key_ends(line) or _has_odd_blank(line)):
                 return None
         names = tuple(record.attributes or ())
-        found = (kind, schema, service, record.time_unix_nano, severity(record), 0, exact, names)
-        return new(Accepted, found)
+        return new(Accepted, (kind, schema, service, record.time_unix_nano, 0, exact, names))
 
     return validate
 
@@ -138,7 +137,7 @@ def _batch_validator(decoder: "Decoder", kind: str, schema: str, *, exact: bool)
     true of the ends of keys, and of ids and their digits.
     """
     decode, ids, rules = decoder.decode, decoder.ids, decoder.rules
-    flat, nested, severity = decoder.flat, decoder.nested, decoder.severity
+    flat, nested = decoder.flat, decoder.nested
     astuple, unset = msgspec.structs.astuple, msgspec.UNSET
     resource_of, time_of = attrgetter("resource"), attrgetter("time_unix_nano")
     attributes_of = attrgetter("attributes")
@@ -175,12 +174,11 @@ def _batch_validator(decoder: "Decoder", kind: str, schema: str, *, exact: bool)
                 return None
         services = [known[text][0] for text in resources]
         names = [tuple(each or ()) for each in map(attributes_of, records)]
-        times, severities = map(time_of, records), map(severity, records)
         return [
             *map(
                 make,
                 zip(
-                    repeat(kind), repeat(schema), services, times, severities,
+                    repeat(kind), repeat(schema), services, map(time_of, records),
                     repeat(0), repeat(exact), names, strict=False,
                 ),
             )

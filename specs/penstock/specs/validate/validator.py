@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import methodcaller
+from itertools import repeat
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +20,6 @@ from penstock.specs.limits import DEPTH_MAX, RECORD_BYTES_MAX
 from penstock.specs.models.codec import explain, lift
 from penstock.specs.models.envelope import AT_EDGE, Record, resolve
 from penstock.specs.models.kinds import BASE_MODELS, WIRE_REQUIRED, discover
-from penstock.specs.models.log import DEFAULT_SEVERITY, FAILED_SEVERITY
 from penstock.specs.validate.fast import accept, accept_all, key_ends, read_attached
 from penstock.specs.validate.verdict import Accepted, Rejected
 from penstock.specs.versions.upcast import upcast_record
@@ -105,8 +104,8 @@ def attach_and_check(
     text = b"\n".join(lines)
     if (
         not any(mark in text for mark in _HIDING)
-        and all(map(methodcaller("startswith", b'{"'), lines))
-        and all(map(methodcaller("endswith", b"}"), lines))
+        and all(map(bytes.startswith, lines, repeat(b'{"')))
+        and all(map(bytes.endswith, lines, repeat(b"}")))
         and not any(end + b"\n" in text for end in _BLANK_ENDS)
         and not text.endswith(_BLANK_ENDS)
     ):
@@ -159,7 +158,6 @@ def _check_fields(fields: dict[str, Any]) -> Accepted:
         schema=str(schema),
         service=fields["resource"]["service.name"],
         time_unix_nano=fields["time_unix_nano"],
-        severity_number=_severity(fields),
         unknown_fields=unknown_fields,
         exact=exact,
         names=tuple(fields.get("attributes") or ()),
@@ -245,13 +243,6 @@ def _without(value: Any, path: tuple[int | str, ...]) -> Any:
     else:
         copy[path[0]] = _without(copy[path[0]], path[1:])
     return copy
-
-
-def _severity(fields: dict[str, Any]) -> int:
-    if fields["kind"] == "log":
-        number = fields["severity_number"]
-        return number if isinstance(number, int) else DEFAULT_SEVERITY
-    return FAILED_SEVERITY if fields.get("status_code") == "ERROR" else DEFAULT_SEVERITY
 
 
 def _count_keys(value: Any, depth_left: int) -> int:

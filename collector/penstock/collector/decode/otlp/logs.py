@@ -237,7 +237,7 @@ class _Lines:
             f'"observed_time_unix_nano":{observed_ns},{level},"body":{body},'
             f'"attributes":{{{",".join(attributes.values())}}}{members}{self._end}'
         ).encode()
-        return line, self._validator.validate(line, (which, *attributes), time_ns, number)
+        return line, self._validator.validate(line, (which, *attributes), time_ns)
 
 
 def _scope_members(scope: Any) -> list[tuple[str, str]] | None:

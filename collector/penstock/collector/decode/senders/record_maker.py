@@ -152,8 +152,7 @@ class RecordMaker:
         if any(value.__class__ is list for value in attributes.values()):
             return made, None  # its items are the validator's to judge
         shape = (trace is not None, trace is not None and trace.span_id is not None, *attributes)
-        number = record["severity_number"]
-        return made, self._validator_of(resource).validate(made, shape, time_ns, number)
+        return made, self._validator_of(resource).validate(made, shape, time_ns)
 
     def value(self, value: Any, resource: Mapping[str, Any], about: About) -> Made:
         """The log record of any JSON value: an event, a line, or the JSON text of another."""

@@ -23,7 +23,6 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -39,7 +38,7 @@ from penstock.collector.decode.lines import (
     is_structured,
     printable,
 )
-from penstock.collector.decode.shapes import Made
+from penstock.collector.decode.shapes import Made, together
 from penstock.collector.delivery.core import Read
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.delivery.publisher import Sender
@@ -58,6 +57,7 @@ from penstock.collector.sources.files.watcher import Watcher
 from penstock.collector.sources.line_framing import Line, TextLines, parts_of
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.transforms.graph.graph import Chunk
+from penstock.specs.validate.verdict import Verdicts
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10
@@ -654,7 +654,7 @@ class FileSource(Source):
             )
             lines = self._bounded(lines)
             self._ledger.read(self.name, len(lines))
-            found, ended = self._decode_all(tail, lines, context, now_ns)
+            records, verdicts, ended = self._decode_all(tail, lines, context, now_ns)
             ends = lines.ends if isinstance(lines, TextLines) else [line.end for line in lines]
             await self._pipeline.take(
                 Chunk(
@@ -662,10 +662,10 @@ class FileSource(Source):
                     source=self.name,
                     start=start,
                     sequences=ends,
-                    lines=[record for record, _ in found],
+                    lines=records,
                     resource=b"",
                     observed_ns=now_ns,
-                    verdicts=[verdict for _, verdict in found],
+                    verdicts=verdicts,
                     ended=ended,
                 )
             )
@@ -730,26 +730,25 @@ class FileSource(Source):
 
     def _decode_all(
         self, tail: Tail, lines: Sequence[Line], context: LineContext, now_ns: int
-    ) -> tuple[list[Made], dict[int, OnError]]:
-        """Lines as records, and treatment of those whose time cannot be read, by their ends."""
+    ) -> tuple[list[bytes], Verdicts, dict[int, OnError]]:
+        """Lines as records, the verdicts, and what becomes of records without a time, by ends."""
         plain = PlainLines(context, now_ns)
-        made = _made_together(lines, plain) if isinstance(lines, TextLines) else None
-        if made is not None and None not in made:
-            tail.ended = "pass"
-            return [one for one in made if one is not None], {}
-        found: list[Made] = []
+        untried = None if isinstance(lines, TextLines) else plain
+        made, verdicts = together([None] * len(lines))
+        if isinstance(lines, TextLines):
+            with contextlib.suppress(Exception):  # decoded one by one, which counts and logs it
+                made, verdicts = plain.make_together(lines.texts)
         ended: dict[int, OnError] = {}
-        untried = plain if made is None else None
-        for line, known in zip(lines, made or repeat(None), strict=False):
+        tail.ended = "pass" if all(made) else tail.ended
+        for place, line in () if all(made) else enumerate(lines):
             end: OnError = "pass"
-            if (one := known) is None:
-                one, end = self._decode(line, untried, context, now_ns)
-            found.append(one)
+            if made[place] is None:
+                (made[place], verdicts[place]), end = self._decode(line, untried, context, now_ns)
             if not line.continued:
                 tail.ended = end
             if tail.ended != "pass":
                 ended[line.end] = tail.ended
-        return found, ended
+        return [*filter(None, made)], verdicts, ended
 
     def _decode(
         self, line: Line, plain: PlainLines | None, context: LineContext, now_ns: int
@@ -834,11 +833,3 @@ class FileSource(Source):
             if delivery.passed(origin) >= position:
                 self._pipeline.forget(origin)
                 del self._retiring[origin]
-
-
-def _made_together(lines: TextLines, plain: PlainLines) -> list[Made | None]:
-    """Records of lines; None where one needs a full decode, which all do where one fails."""
-    try:
-        return plain.make_together(lines.texts)
-    except Exception:  # noqa: BLE001 - decoded one by one, the one that fails is counted and logged
-        return [None] * len(lines)

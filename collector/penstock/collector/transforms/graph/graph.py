@@ -50,7 +50,7 @@ from penstock.specs.validate.validator import (
     check_line,
     check_together,
 )
-from penstock.specs.validate.verdict import Accepted, Rejected
+from penstock.specs.validate.verdict import Accepted, Rejected, Verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,24 +164,26 @@ def without_ended(
     )
 
 
-def validated_together(chunk: Chunk) -> tuple[Sequence[bytes], Sequence[Accepted | None]]:
+def validated_together(chunk: Chunk) -> tuple[Sequence[bytes], Verdicts]:
     """Lines with what was hoisted out of them, and the verdicts on them.
 
     There is none on a line that must be validated by itself.
     """
-    lines, known = chunk.lines, chunk.verdicts or [None] * len(chunk.lines)
-    if all(known):
+    lines, known = chunk.lines, chunk.verdicts
+    if not isinstance(known, Verdicts):
+        known = Verdicts.of(known or [None] * len(lines))
+    if all(known.shapes):
         return lines, known
-    missing = [line for line, verdict in zip(lines, known, strict=True) if verdict is None]
+    missing = [line for line, shape in zip(lines, known.shapes, strict=True) if shape is None]
     whole, verdicts = _completed(missing, chunk)
     if len(missing) == len(lines):
-        return whole, verdicts
+        return whole, Verdicts.of(verdicts)
     others = zip(whole, verdicts, strict=True)
     found = [
         next(others) if verdict is None else (line, verdict)
         for line, verdict in zip(lines, known, strict=True)
     ]
-    return [line for line, _ in found], [verdict for _, verdict in found]
+    return [line for line, _ in found], Verdicts.of([verdict for _, verdict in found])
 
 
 def _completed(
@@ -390,13 +392,13 @@ class Graph:
         self,
         chunk: Chunk,
         whole: Sequence[bytes],
-        verdicts: Sequence[Accepted | None],
+        verdicts: Verdicts,
         search: LineSearch,
         outcome: Outcome,
     ) -> bool:
         """Put records of one subject into their batch at once; false when each needs a look."""
-        known = [one for one in verdicts if one is not None]
-        origins = {*map(_ORIGIN, known)}
+        known = [shape for shape in verdicts.shapes if shape is not None]
+        origins = {*map(_ORIGIN, {id(shape): shape for shape in known}.values())}
         if len(known) < len(verdicts) or len(origins) != 1:
             return False
         lines, scrubbed = [*whole], 0
@@ -412,7 +414,7 @@ class Graph:
         outcome.batches[subject_of(*origin, self._prefix), 0] = Batch(
             chunk.start,
             [*chunk.sequences],
-            [one.time_unix_nano for one in known],
+            [*verdicts.times],
             lines,
             sum(map(len, lines)),
         )
