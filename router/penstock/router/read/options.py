@@ -61,7 +61,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "maxBytesOfFirstTrigger": (
         "`maxBytesPerTrigger`",
-        "stream only: of the first one after a start; each that follows has up to twice as many",
+        "stream only: about so many bytes of the first micro-batch; the bound then doubles",
     ),
     "maxBytesPerTask": (
         "no limit; 8388608 with `maxBytesPerTrigger`",
