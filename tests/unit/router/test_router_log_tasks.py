@@ -15,11 +15,11 @@ from penstock.router.columns.schema import view
 from penstock.router.job.route_task import (
     ROUTE_COLUMN,
     DeliverTask,
-    Delivery,
     PartFailure,
     RoutePart,
     RouteSteps,
     SharedDeliverTask,
+    TaskDelivery,
     TaskResult,
 )
 from penstock.router.job.routes import Routed, SharedRoutes, only_route
@@ -158,7 +158,7 @@ def test_a_task_that_reads_writes_what_one_does_that_gets_rows_of_spark(
         if way == "spark":
             result = batch.run(task, [pa.Table.from_batches([it]) for it in batches], lost=2)
         else:
-            result = DeliverTask(Delivery(0, columns, task.part))(Read(batches, lost=2))
+            result = DeliverTask(TaskDelivery(0, columns, task.part))(Read(batches, lost=2))
         batch.writer.commit([result])
         results.append(result)
         lakes.append(rows_in(batch))
@@ -203,7 +203,7 @@ def test_sinks_that_share_a_task_get_their_part_of_it_and_one_that_fails_fails_a
     begins: list[dict[StreamPartition, int]] = [{}, {}, {LOGS: 5}]
     columns = ("stream", "partition", "offset")
     task = SharedDeliverTask(
-        tuple(Delivery(0, columns, part_of(*it)) for it in zip(writers, begins, strict=True))
+        tuple(TaskDelivery(0, columns, part_of(*it)) for it in zip(writers, begins, strict=True))
     )
     reader = reader_of(RecordLog(Readable(0, 8), lost=2), columns)
     spark: Any = Tasks()

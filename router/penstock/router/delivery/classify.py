@@ -1,4 +1,4 @@
-"""HTTP's status codes as verdicts; sinks name where their protocol differs.
+"""HTTP's status codes as delivery results; sinks name where their protocol differs.
 
 Codes that say that the sender, the address or the account is wrong refuse no record: somebody has
 to correct a password or a URL, and until then the records wait. So it is with 404 and 405, too: a
@@ -83,7 +83,7 @@ _OF_CLASS: Final = {
 def classify_response(
     answer: HttpResponse, differing: Mapping[int, Meaning] | None = None
 ) -> DeliveryResult:
-    """The verdict on a whole request.
+    """The result on a whole request.
 
     Args:
         answer: The response.
@@ -94,7 +94,7 @@ def classify_response(
 
 
 def to_result(meaning: Meaning, answer: HttpResponse) -> DeliveryResult:
-    """The verdict that a meaning is, with the answer as its reason."""
+    """The result that a meaning is, with the answer as its reason."""
     fault = answer.fault
     match meaning:
         case Meaning.TAKEN:

@@ -1,12 +1,12 @@
 """Delivering a batch's requests: what to send, when, in which pieces, and when to give a record up.
 
-    requests ─▶ queue ─▶ Send ─▶ verdict ─▶ Taken    ─▶ Delivered
-                  ▲                  │   ─▶ Accepted ─▶ unconfirmed ─▶ Ask ─▶ Delivered, or queue
-                  │                  │   ─▶ Sorted   ─▶ Delivered, Refused; the rest to the queue
-                  ├── halves ◀───────┤   ─▶ TooLarge, Unfit; a lone record ─▶ Refused
-                  └── same again ◀───┘   ─▶ Busy, Paused, Failed
+    requests ─▶ queue ─▶ Send ─▶ result ─▶ Success        ─▶ Delivered
+                  ▲                 │   ─▶ Accepted       ─▶ Ask ─▶ Delivered, or to the queue
+                  │                 │   ─▶ PartialFailure ─▶ Delivered, Refused, or to the queue
+                  ├── halves ◀──────┤   ─▶ TooLarge, Rejected; a lone record ─▶ Refused
+                  └── same again ◀──┘   ─▶ Retryable, Paused, Failed
 
-One request is out at a time, in the order of the log. When one may go, `core.breaker` and the
+One request is out at a time, in the order of the log. When one may go, `delivery.breaker` and the
 sink's rate limiter say, which outlive the batch.
 
 **A record that makes the destination fail** (500 each time, or silence) must neither block its sink
@@ -100,7 +100,7 @@ class Ticked:
 class Answered:
     """The answer to the request that was sent last."""
 
-    verdict: DeliveryResult
+    result: DeliveryResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +251,10 @@ class Delivery:
         match event:
             case Ticked():
                 effects: list[Effect] = []
-            case Answered(verdict):
+            case Answered(result):
                 assert self._flying is not None, "nothing was sent"
                 task, self._flying = self._flying, None
-                effects = self._answered(task, verdict, now_ns)
+                effects = self._answered(task, result, now_ns)
                 effects += self._settle_held(now_ns)
             case Confirmed(tokens):
                 assert self._asking, "nothing was asked"
@@ -295,8 +295,8 @@ class Delivery:
         self._deadline_ns = min(until_ns, self._ask_at_ns) if self._unconfirmed else until_ns
         return True
 
-    def _answered(self, task: _Task, verdict: DeliveryResult, now_ns: int) -> list[Effect]:
-        match verdict:
+    def _answered(self, task: _Task, result: DeliveryResult, now_ns: int) -> list[Effect]:
+        match result:
             case Success():
                 return [self._delivered(task.part, now_ns)]
             case Accepted(token):
@@ -309,22 +309,20 @@ class Delivery:
                 self._unconfirmed[token] = _Waiting(task, until_ns)
                 return []
             case PartialFailure():
-                return self._sorted(task, verdict, now_ns)
+                return self._partly_failed(task, result, now_ns)
             case TooLarge(fault) | Rejected(fault):
-                return self._halve(task, fault, now_ns, isinstance(verdict, TooLarge))
+                return self._halve(task, fault, now_ns, isinstance(result, TooLarge))
             case Retryable(reason, after_s) | Paused(reason, after_s):
                 self._queue.appendleft(task)
                 tell = (
-                    self._breaker.failed
-                    if isinstance(verdict, Retryable)
-                    else self._breaker.refused
+                    self._breaker.failed if isinstance(result, Retryable) else self._breaker.refused
                 )
                 tell(reason, after_s, now_ns)
                 return [Retrying(self._breaker.circuit)]
             case Failed():
-                return self._failed(task, verdict, now_ns)
+                return self._failed(task, result, now_ns)
             case _:
-                assert_never(verdict)
+                assert_never(result)
 
     def _took_some(self, now_ns: int) -> None:
         if _is_past(self._taken_ns, self._policy.evidence_gap_s, now_ns):
@@ -338,42 +336,42 @@ class Delivery:
         self._took_some(now_ns)
         return Delivered(part)
 
-    def _sorted(self, task: _Task, verdict: PartialFailure, now_ns: int) -> list[Effect]:
+    def _partly_failed(self, task: _Task, result: PartialFailure, now_ns: int) -> list[Effect]:
         indexes, effects, before = task.part.records, list[Effect](), self._deliveries
-        apart = {index for index, _ in (*verdict.refused, *verdict.failed)} | set(verdict.again)
+        apart = {index for index, _ in (*result.refused, *result.failed)} | set(result.again)
         if taken := tuple(record for index, record in enumerate(indexes) if index not in apart):
             effects.append(self._delivered(Part(task.part.request, taken), now_ns))
-        elif verdict.refused:
+        elif result.refused:
             self._found_fault(now_ns)
-        if verdict.failed:
+        if result.failed:
             self._blame(task, before, now_ns)
-        poison = self._confirmed_poison(task, verdict, now_ns)
-        for index, fault in verdict.refused:
+        poison = self._confirmed_poison(task, result, now_ns)
+        for index, fault in result.refused:
             effects += self._refuse(task.cut((indexes[index],)), fault)
         for index, fault in poison:
             alone = Part(task.part.request, (indexes[index],))
             effects.append(Refused(alone, fault, task.attempt))
-        later = [index for index, _ in verdict.failed[len(poison) :]]
+        later = [index for index, _ in result.failed[len(poison) :]]
         if later:
             failed = task.cut(tuple(indexes[index] for index in later))
             failed.failures = task.failures
             self._queue.append(failed)
-        if verdict.again:
-            again = tuple(indexes[index] for index in sorted(verdict.again))
+        if result.again:
+            again = tuple(indexes[index] for index in sorted(result.again))
             self._queue.appendleft(_Task(Part(task.part.request, again), task.attempt))
-        if later or (verdict.again and verdict.reason):
-            effects.append(self._wait(verdict.reason, verdict.after_s, now_ns))
+        if later or (result.again and result.reason):
+            effects.append(self._wait(result.reason, result.after_s, now_ns))
         return effects
 
     def _confirmed_poison(
-        self, task: _Task, verdict: PartialFailure, now_ns: int
+        self, task: _Task, result: PartialFailure, now_ns: int
     ) -> tuple[tuple[int, Fault], ...]:
         """Return the records that are confirmed poison: all that failed alone, one, or none."""
-        if not verdict.failed or self._is_confirmed(task, task.failures, now_ns):
-            return verdict.failed
+        if not result.failed or self._is_confirmed(task, task.failures, now_ns):
+            return result.failed
         if self._is_alone_too_long(task, now_ns):
             self._given_up_ns = now_ns
-            return verdict.failed[:1]
+            return result.failed[:1]
         return ()
 
     def _halve(self, task: _Task, fault: Fault, now_ns: int, is_too_large: bool) -> list[Effect]:
@@ -444,20 +442,20 @@ class Delivery:
             self._queue.insert(len(self._queue) if at == -1 else at, whole.cut(tuple(rest)))
         self._queue.appendleft(whole.cut((last,)))
 
-    def _failed(self, task: _Task, verdict: Failed, now_ns: int) -> list[Effect]:
+    def _failed(self, task: _Task, result: Failed, now_ns: int) -> list[Effect]:
         self._blame(task, self._deliveries, now_ns)
         suspected = self._is_suspect(task, now_ns) or task.failures >= self._policy.suspect_after
         if len(task.part.records) == 1:
-            may_go = suspected and (verdict.answered or task.evidence > 0)
+            may_go = suspected and (result.answered or task.evidence > 0)
             blindly = may_go and self._is_alone_too_long(task, now_ns)
             if blindly or self._is_confirmed(task, task.evidence, now_ns):
                 self._given_up_ns = now_ns if blindly else self._given_up_ns
-                return [Refused(task.part, verdict.fault, task.attempt)]
+                return [Refused(task.part, result.fault, task.attempt)]
         if not suspected:
             self._queue.appendleft(task)
         else:
             self._queue.extend(_halves(task) if len(task.part.records) > 1 else (task,))
-        return [self._wait(verdict.fault.reason, verdict.after_s, now_ns)]
+        return [self._wait(result.fault.reason, result.after_s, now_ns)]
 
     def _blame(self, task: _Task, before: int, now_ns: int) -> None:
         """It failed; `before` this answer there had been so many deliveries."""

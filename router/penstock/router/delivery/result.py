@@ -1,16 +1,16 @@
 """The delivery results: the meaning of a response for the records of a request, by any protocol.
 
-A sink's classifier reads an answer and returns one of these; `core.delivery` does what it asks for.
+A sink's classifier reads an answer and returns one of these; `delivery.core` does what it asks for.
 
-    verdict    meaning                                         what follows
-    Taken      every record is there for good                  next request
-    Accepted   taken, and to be confirmed by the destination   next request; asked for later
-    Sorted     each record has its own outcome           only some are sent again
-    TooLarge   the request is                                  halved; a lone record is refused
-    Unfit      at least one record will never be taken         bisected; a lone one is refused
-    Busy       nothing taken, the request is not to blame      the same again, later
-    Failed     no answer, or a failure: a record's fault?      later; bisected if it stays
-    Paused     the sender is refused, not its records          the same again, later
+    result           meaning                                        what follows
+    Success          every record is there for good                 next request
+    Accepted         taken, to be confirmed by the destination      next request; asked for later
+    PartialFailure   each record has its own outcome                only some are sent again
+    TooLarge         the request is                                 halved; a lone one is refused
+    Rejected         at least one record will never be taken        bisected; a lone one is refused
+    Retryable        nothing taken, the request is not to blame     the same again, later
+    Failed           no answer, or a failure: a record's fault?     later; bisected if it stays
+    Paused           the sender is refused, not its records         the same again, later
 """
 
 from dataclasses import dataclass

@@ -168,10 +168,12 @@ class Trigger(Settings):
         return self
 
     def options(self) -> dict[str, str]:
-        """Return the trigger as options of Spark's data source."""
+        """Return the trigger as options of Spark's data source, but for the bytes of a batch.
+
+        How many those may be, the heap decides, too: `HeapBudget.batch_bytes`.
+        """
         found = {
             "maxOffsetsPerTrigger": str(self.max_records),
-            "maxBytesPerTrigger": str(self.max_bytes),
             "batchInterval": f"{round(self.interval_s * 1000)}ms",
         }
         if self.min_offsets_per_trigger == 1:

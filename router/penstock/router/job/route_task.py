@@ -299,7 +299,7 @@ class LogRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class TaskDelivery:
     """What a task that reads the log itself does for one sink; it can be pickled.
 
     Attributes:
@@ -325,7 +325,7 @@ class Delivery:
 class DeliverTask:
     """One task of a batch for one sink, which reads the log itself; it can be pickled."""
 
-    delivery: Delivery
+    delivery: TaskDelivery
 
     def __call__(self, read: LogRows) -> TaskResult:
         """Bring what the task reads to the writer."""
@@ -376,7 +376,7 @@ class SharedTask:
 class SharedDeliverTask:
     """One task of a batch for several sinks, which reads the log itself; it can be pickled."""
 
-    deliveries: tuple[Delivery, ...]
+    deliveries: tuple[TaskDelivery, ...]
 
     def __call__(self, read: LogRows) -> list[TaskResult | PartFailure]:
         """Return the result of each part, in their order."""

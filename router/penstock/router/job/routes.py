@@ -50,7 +50,7 @@ def classify_for(sink: str, job: JobConfig) -> Steps:
     statements = statements_to(sink, job)
     joins = any(it.lookups for it in statements.values())
 
-    def classify_answer(rows: DataFrame) -> DataFrame:
+    def choose(rows: DataFrame) -> DataFrame:
         kept = [PASSTHROUGH] if PASSTHROUGH in rows.columns else []
         number = route_number(job, sink)
         rows = routable(job, rows)
@@ -59,7 +59,7 @@ def classify_for(sink: str, job: JobConfig) -> Steps:
         rows = with_statements(rows.withColumn(ROUTE_COLUMN, number), job, statements)
         return rows.select(*kept, *(["offset"] if joins else []), ROUTE_COLUMN, SQL_COLUMN)
 
-    return classify_answer
+    return choose
 
 
 def route_number(job: JobConfig, sink: str) -> Column:

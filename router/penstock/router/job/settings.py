@@ -58,25 +58,6 @@ class SinkConfig(Settings):
         return ()
 
 
-class Batch(Settings):
-    """The size of one request."""
-
-    max_records: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    max_bytes: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
-
-
-class Retry(Settings):
-    """Full jitter: a random pause, up to a limit that doubles at each attempt.
-
-    Attributes:
-        initial_backoff_s: The limit of the first pause.
-        max_backoff_s: The limit of any pause.
-    """
-
-    initial_backoff_s: Seconds = 0.5
-    max_backoff_s: Seconds = 30.0
-
-
 class S3Keys(Settings):
     """Credentials; none: those that AWS's tools find."""
 

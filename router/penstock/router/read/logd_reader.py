@@ -32,10 +32,10 @@ from penstock.router.errors import (
 from penstock.router.read.async_calls import AsyncCalls
 from penstock.router.read.chunks import Cut, together, within
 from penstock.router.read.fetch import NOT_LET_IN, fetch, kept_until, warn
-from penstock.router.read.news import News
 from penstock.router.read.offset_spec import Subscription, Times
 from penstock.router.read.offsets import FrameSize, Readable, Span, StreamPartition
 from penstock.router.read.record_sizes import Found, Look, RecordSizes, Sample
+from penstock.router.read.trigger import News
 
 ROWS_TARGET: Final = 16_384
 """Rows gathered before a batch goes to Spark; small Arrow batches cost it more than large ones."""

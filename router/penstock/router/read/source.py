@@ -56,10 +56,8 @@ from penstock.router.read.offset_spec import OffsetSpec, Times
 from penstock.router.read.offsets import (
     EARLIEST,
     LATEST,
-    Admission,
     Generations,
     Offsets,
-    Pace,
     Readable,
     Span,
     StreamPartition,
@@ -80,6 +78,7 @@ from penstock.router.read.tasks import (
     read_task,
     subject_to_read,
 )
+from penstock.router.read.trigger import Admission, BatchPace
 
 _NOTHING: Final = Readable(0, 0)
 
@@ -200,7 +199,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._log = open_log(options, self._clock)
         self._admission = Admission(options.min_rows, options.trigger_delay_ns)
         interval_ns = options.batch_interval_ns
-        self._pace = None if interval_ns is None else Pace(interval_ns)
+        self._pace = None if interval_ns is None else BatchPace(interval_ns)
         self._is_full = False  # whether the last batch left records that were there
         self._parent = os.getppid()
         self._target: Mapping[StreamPartition, int] | None = None
@@ -259,7 +258,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         pace.looked(self._clock.monotonic_ns(), begins=end != start)
         return end
 
-    def _wait_for_news(self, pace: Pace) -> None:
+    def _wait_for_news(self, pace: BatchPace) -> None:
         """Wait until the log has more than it had at the last look, or some seconds."""
         asked_ns = self._clock.monotonic_ns()
         pause_s = min(max((self._options.batch_interval_ns or 0) / 1e9, _PAUSE_MIN_S), _WAIT_S)

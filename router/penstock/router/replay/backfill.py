@@ -230,7 +230,7 @@ def _planned(run: BoundedRun, sink: str, it: Unfinished) -> tuple[list[Chunk], C
 def _ends(run: BoundedRun, log: LogdReader) -> EndOf:
     """Return a function that ends the unknown batches where the job would end them now."""
     trigger, readable = run.config.trigger, run.state.readable
-    max_bytes = min(trigger.max_bytes, HeapBudget(run.config.spark).largest)
+    max_bytes = HeapBudget(run.config.spark).batch_bytes(trigger)
     sizes = BatchSizes(max_bytes, None, run.config.source.subject)
 
     def end_of(first: Position, last: Position) -> Position:

@@ -205,7 +205,7 @@ class Delta(LakeSink):
         """The store's options; the secrets among them as they are now."""
         limit = f"{max(round(self._config.timeout_s * 1000), 1)}ms"
         own = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
-        own["max_retries"] = "0"  # `core.delivery` tries again, with jitter, and says so
+        own["max_retries"] = "0"  # `delivery.core` tries again, with jitter, and says so
         if self._config.uri.startswith(("s3://", "s3a://")):
             own["aws_conditional_put"] = "etag"
         return own | {name: it.read() for name, it in self._config.storage.items()}

@@ -27,7 +27,7 @@ from typing import Final
 
 from penstock.base.files import atomic_write
 from penstock.router.errors import StoppedError
-from penstock.router.job.config import Spark
+from penstock.router.job.config import Spark, Trigger
 from penstock.router.read.batch_sizes import PlannedBytes
 
 _MIB: Final = 1024 * 1024
@@ -130,6 +130,10 @@ class HeapBudget:
             max_bytes = max(min(max_bytes, ran_out_with // 2), least)
             self.largest = max(min(self.largest, ran_out_with - 1), least)
         self._bytes = ByteSemaphore(max_bytes)
+
+    def batch_bytes(self, trigger: Trigger) -> int:
+        """Maximum bytes of a batch: what the job file says, or less where the heap has no room."""
+        return min(trigger.max_bytes, self.largest)
 
     @contextmanager
     def holding(self, size: int | None, is_stopping: Callable[[], bool]) -> Iterator[None]:

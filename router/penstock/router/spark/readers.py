@@ -115,19 +115,19 @@ def read_passthrough(
     spark: SparkSession,
     options: Mapping[str, str],
     steps: Steps,
-    classify_answer: Steps,
+    choose_route: Steps,
     columns: Sequence[str],
     *,
     streaming: bool = True,
 ) -> DataFrame:
-    """Return the result of `classify_answer` on `records`, with columns passed past Spark.
+    """Return the result of `choose_route` on `records`, with columns passed past Spark.
 
     Args:
         spark: The session; the data source is registered with it.
         options: Options of the data source.
         steps: Select the rows that are wanted at most; rows that they leave out may be missing.
-        classify_answer: Adds a verdict to each row, and keeps the column `PASSTHROUGH` where
-            there is one.
+        choose_route: Adds the number of its route to each row, and keeps the column `PASSTHROUGH`
+            where there is one.
         columns: The columns that go past Spark.
         streaming: Whether the frame is a stream or a batch.
 
@@ -135,8 +135,8 @@ def read_passthrough(
         Rows for `penstock.router.columns.passthrough.unpack`, after they are collected.
     """
     source = _Source(spark, options, "records", streaming=streaming)
-    looked_at = source.need(classify_answer).columns
-    return classify_answer(source.rows(looked_at, source.need(steps).only, pass_through=columns))
+    looked_at = source.need(choose_route).columns
+    return choose_route(source.rows(looked_at, source.need(steps).only, pass_through=columns))
 
 
 def stream_reader(options: Mapping[str, str], columns: Sequence[str]) -> LogStreamReader:

@@ -41,9 +41,9 @@ from penstock.router.job.config import JobConfig
 from penstock.router.job.route_task import (
     SUBJECT,
     DeliverTask,
-    Delivery,
     RoutePart,
     RouteTask,
+    TaskDelivery,
     TaskResult,
     holds_others,
 )
@@ -566,7 +566,7 @@ class SinkBatches:
     def _run(self, frame: DataFrame, number: int, part: RoutePart) -> Sequence[TaskResult]:
         if (tasks := self.log_tasks) is not None:
             assert self.routed.route is not None, "else Spark decides"
-            delivery = Delivery(self.routed.route, tuple(self.columns), part)
+            delivery = TaskDelivery(self.routed.route, tuple(self.columns), part)
             start, end = self.span(number)
             return self._made(lambda: tasks.run(DeliverTask(delivery), start, end), number)
         task = RouteTask(self.routed.unpacking, part)

@@ -25,11 +25,11 @@ from pyspark.sql import DataFrame
 
 from penstock.router.errors import StoppedError
 from penstock.router.job.route_task import (
-    Delivery,
     PartFailure,
     RoutePart,
     SharedDeliverTask,
     SharedTask,
+    TaskDelivery,
     TaskResult,
 )
 from penstock.router.job.routes import SharedRoutes
@@ -258,7 +258,7 @@ class Group:
             for name, its in parts.items():
                 route = routes.routes[name]
                 assert route is not None, "else Spark decides"
-                deliveries.append(Delivery(route, routes.columns[name], its))
+                deliveries.append(TaskDelivery(route, routes.columns[name], its))
             return tasks.run(SharedDeliverTask(tuple(deliveries)), *self._leader.span(number))
         columns = tuple(routes.columns[name] for name in parts)
         by_verdict = {routes.verdicts[name]: its for name, its in parts.items()}

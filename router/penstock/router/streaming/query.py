@@ -372,7 +372,7 @@ class SinkQuery:
         options = logd_options(job, self._starting)
         options |= {
             **job.trigger.options(),
-            "maxBytesPerTrigger": str(min(job.trigger.max_bytes, self._budget.largest)),
+            "maxBytesPerTrigger": str(self._budget.batch_bytes(job.trigger)),
             "maxBytesOfFirstTrigger": str(FIRST_BYTES),
             "planIn": str(batches.plan_path),
             "measureSizes": str(batches.measures).lower(),

@@ -7,7 +7,7 @@ answer means. The rest is here, and the same for all:
   before `batch.max_records` records or `batch.max_bytes` bytes, counted as they are encoded and
   before they are compressed. The same rows make the same requests, with the same key.
 - A record that cannot be encoded goes to the dead letters, and so does what the destination
-  refuses for good. `core.delivery` decides when that is.
+  refuses for good. `delivery.core` decides when that is.
 """
 
 import random

@@ -11,7 +11,7 @@ from typing_extensions import override
 from penstock.base.http.client import client_tls
 from penstock.router.delivery.breaker import BreakerLimits
 from penstock.router.delivery.core import Policy
-from penstock.router.job.settings import Batch, Retry, Seconds, Settings, SinkConfig
+from penstock.router.job.settings import Seconds, Settings, SinkConfig
 from penstock.router.sinks.http.client import Compression
 from penstock.service.config_types import Secret
 
@@ -22,13 +22,25 @@ HIDDEN: Final = "***"
 """Stands for what people are not shown."""
 
 
-class RequestBatch(Batch):
+class RequestBatch(Settings):
     """The size of one request; `max_bytes` before compression."""
 
+    max_records: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    max_bytes: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 1024 * 1024
 
-class RequestRetry(Retry):
-    """Retries of a request, and the handling of a record that seems to break the destination."""
 
+class RequestRetry(Settings):
+    """Retries of a request, and the handling of a record that seems to break the destination.
+
+    A pause is random (full jitter), up to a limit that doubles at each attempt.
+
+    Attributes:
+        initial_backoff_s: The limit of the first pause.
+        max_backoff_s: The limit of any pause.
+    """
+
+    initial_backoff_s: Seconds = 0.5
+    max_backoff_s: Seconds = 30.0
     failure_threshold: Annotated[int, Field(ge=1, le=100)] = 5
     max_paused_backoff_s: Seconds = 60.0
     suspect_after: Annotated[int, Field(ge=2, le=100)] = 5

@@ -2,7 +2,7 @@
 
 A task encodes its rows and cuts them into requests, as the driver would, and sends each once, some
 at a time. What is taken needs nobody any more. What is not goes to the driver with the answer that
-the task got: there the sink's one circuit breaker and `core.delivery` decide whether to wait, to
+the task got: there the sink's one circuit breaker and `delivery.core` decide whether to wait, to
 send again, in halves, or to lay a record aside. So it is with what a task did not send:
 
 - A task sends no more after an answer that says nothing of its records (no connection, 429, 500),
@@ -311,11 +311,11 @@ class RequestWriter(GatheringWriter):
             sent_size=pace.sent_size,
         )
 
-    def _pace(self) -> "Pace":
+    def _pace(self) -> "RequestPace":
         share = self.share
         if share is not None and _runs_again():
             share = share.without_saved()
-        return Pace(share, self.clock, self.ending)
+        return RequestPace(share, self.clock, self.ending)
 
 
 def _runs_again() -> bool:
@@ -344,7 +344,7 @@ def _without_delivered(
     )
 
 
-class Pace:
+class RequestPace:
     """The pace of one task's requests, and what was sent.
 
     Args:
@@ -413,9 +413,9 @@ class Sending:
         requests: Sequence[Request],
         clock: BlockingClock,
         sends_for_s: float = SENDING_S_MAX,
-        pace: Pace | None = None,
+        pace: RequestPace | None = None,
     ) -> None:
-        self._pace = pace or Pace(None, clock, None)
+        self._pace = pace or RequestPace(None, clock, None)
         self._turn = threading.Lock()  # held while the next request waits for its time
         self._sinks, self._unneeded = sinks[: len(requests)], sinks[len(requests) :]
         self._requests = list(requests)

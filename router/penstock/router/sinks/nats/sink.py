@@ -217,7 +217,7 @@ def read_answer(data: bytes) -> Outcome:
     fault = Fault(f"nats_{number or code}", f"{code} {number} {text}", code)
     if number in _NEVER:
         return Outcome(Fate.NEVER, fault)
-    # A stream that is sealed says 400 as well, to every message: `core.delivery` tells the two.
+    # A stream that is sealed says 400 as well, to every message: `delivery.core` tells the two.
     perhaps = code in (400, 500) and number not in _EXPECTATIONS
     return Outcome(Fate.UNKNOWN if perhaps else Fate.LATER, fault)
 

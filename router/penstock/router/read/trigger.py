@@ -1,11 +1,12 @@
-"""The source waits here for new records, so that an idle query costs nothing.
+"""When a micro-batch begins: the source's options for it, and the wait for new records.
 
 logd answers a fetch at the end of a log when a record has come, or when the time is over. One such
-fetch waits at the end of each partition that is read.
+fetch waits at the end of each partition that is read, so an idle query costs nothing.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.logd.api.operations import Fetch
@@ -21,6 +22,75 @@ PARTITIONS_MAX: Final = OUTSTANDING_MAX
 
 _LOOK_S: Final = 1.0
 """Between two calls of `is_useless`."""
+
+
+@dataclass(slots=True)
+class Admission:
+    """The options `minOffsetsPerTrigger` and `maxTriggerDelay`, as Spark's Kafka source has them.
+
+    Attributes:
+        min_rows: Records that are waited for; None: any number will do.
+        delay_ns: They are waited for no longer than this, counted from the batch before.
+    """
+
+    min_rows: int | None
+    delay_ns: int
+    _last_ns: int | None = None
+
+    def admits(self, waiting: int, now_ns: int) -> bool:
+        """Return whether a batch may begin.
+
+        Args:
+            waiting: Records that the log has and the query has not read.
+            now_ns: Monotonic time.
+        """
+        if self.min_rows is None:
+            return True
+        late = self._last_ns is None or now_ns - self._last_ns >= self.delay_ns
+        return late or waiting >= self.min_rows
+
+    def begun(self, now_ns: int) -> None:
+        """A batch began."""
+        self._last_ns = now_ns
+
+
+class BatchPace:
+    """Rate of a stream's batches: the option `batchInterval`.
+
+    Batches begin an interval apart at least, unless the log has a full one behind a full one: it is
+    as large as it may be, so waiting would only make the reader fall behind. Where the log had
+    nothing new at the end of an interval, the batch begins half an interval after its first record
+    came, so that records which come together are in one batch. At any even rate of records that
+    makes about as many batches as looking once in an interval.
+
+    Args:
+        interval_ns: The interval.
+
+    Attributes:
+        due_ns: Monotonic time from which on the next batch may begin.
+        is_idle: True if the log had nothing new when it was looked at last.
+    """
+
+    def __init__(self, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        self.due_ns = 0
+        self.is_idle = False
+
+    def looked(self, now_ns: int, *, begins: bool) -> None:
+        """The log was looked at.
+
+        Args:
+            now_ns: Monotonic.
+            begins: True if a batch begins with what was found.
+        """
+        self.is_idle = not begins
+        if begins:
+            self.due_ns = now_ns + self._interval_ns
+
+    def news(self, now_ns: int) -> None:
+        """The first new record came."""
+        self.is_idle = False
+        self.due_ns = max(self.due_ns, now_ns + self._interval_ns // 2)
 
 
 class News:

@@ -13,8 +13,8 @@ from penstock.logd.client import Fetched, OffsetRange
 from penstock.logd.client.calls import Call
 from penstock.logd.errors import RefusedError, UnavailableError
 from penstock.router.read.async_calls import AsyncCalls
-from penstock.router.read.news import PARTITIONS_MAX, News
 from penstock.router.read.offsets import Readable, StreamPartition, offsets_from_json
+from penstock.router.read.trigger import PARTITIONS_MAX, News
 from tests.unit.router.source_log import LOGS, TRACES, FakeLog, at, stream_reader
 
 S = 10**9
