@@ -17,7 +17,7 @@ from penstock.router.columns.filters import filter_to_json, subject_of
 from penstock.router.columns.passthrough import PASSTHROUGH
 from penstock.router.columns.pushdown import need_of
 from penstock.router.columns.schema import view
-from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.replayable import find_dead_letters
 from penstock.router.deadletters.writer import Reason, send_to_dlq
 from penstock.router.job.config import JobConfig
 from penstock.router.job.preview import last_records, preview, text

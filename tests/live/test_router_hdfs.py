@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.router.hdfs import Hdfs, HdfsSettings
+from penstock.router.storage.hdfs import Hdfs, HdfsSettings
 from penstock.service import ConfigError, UnavailableError
 from tests.support.hdfs_server import HdfsServer, hdfs_server
 from tests.support.waiting import wait_until

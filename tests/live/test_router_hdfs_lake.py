@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 from hdfs_native import WriteOptions
 
-from penstock.router.hdfs import Hdfs
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
+from penstock.router.storage.hdfs import Hdfs
 from penstock.service import ConfigError, UnavailableError
 from tests.support import hdfs_lake
 from tests.support.hdfs_lake import SIZE, files, kept_by, opened, rows, stored

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.router.sinks import SinkContext
-from penstock.router.sinks.lake import lake_rows, with_microseconds
+from penstock.router.sinks.table_format import lake_rows, with_microseconds
 from tests.support.fault_door import RESET, Answered, Asked
 from tests.support.lake_cases import CASES, DeltaCase, LakeCase
 from tests.support.sink_batches import batch, dead_letters, log_record

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.router.columns.schema import MARKS
-from penstock.router.deadletters.files import as_rows
+from penstock.router.deadletters.replayable import as_rows
 from penstock.router.errors import StoppedError
 from penstock.router.sinks import SinkContext
-from penstock.router.sinks.lake import lake_rows
+from penstock.router.sinks.table_format import lake_rows
 from tests.support.fault_door import RESET, Answered, Asked
 from tests.support.lake_cases import CASES, LakeCase
 from tests.support.sink_batches import (

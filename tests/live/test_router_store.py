@@ -14,8 +14,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from penstock.router.checkpoint.local import lock_holder
+from penstock.router.checkpoint.manager import open_store
 from penstock.router.checkpoint.settings import AnyStore
-from penstock.router.checkpoint.store import Objects, open_store
+from penstock.router.storage.objects import Objects
 from penstock.service import ConfigError, ExitCode, UnavailableError
 from tests.support.hdfs_server import hdfs_server
 from tests.support.logd import Logd

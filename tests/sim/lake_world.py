@@ -26,7 +26,7 @@ from penstock.router.lake.plan import Plan, Policy
 from penstock.router.lake.store import is_seen, show_one_by_one
 
 if TYPE_CHECKING:
-    from penstock.router.checkpoint.store import Objects
+    from penstock.router.storage.objects import Objects
 
 NS: Final = 1_000_000_000
 KEEP_S: Final = 200

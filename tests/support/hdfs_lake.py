@@ -16,10 +16,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.router.hdfs import Hdfs
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
+from penstock.router.storage.hdfs import Hdfs
 from tests.support.sink_batches import batch, context, log_record
 
 SIZE: Final = 30

@@ -20,7 +20,7 @@ from typing import Final
 
 from hdfs_native import Client
 
-from penstock.router.hdfs import Hdfs, HdfsSettings
+from penstock.router.storage.hdfs import Hdfs, HdfsSettings
 from penstock.service import ServiceError
 from tests.support.debian import CACHE
 from tests.support.package_files import alone, package_file

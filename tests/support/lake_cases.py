@@ -12,8 +12,8 @@ from pyiceberg.catalog import load_catalog
 from typing_extensions import override
 
 from penstock.router.sinks import SinkContext, make_sink
-from penstock.router.sinks.lake import LakeSink
 from penstock.router.sinks.registry import sink_kind
+from penstock.router.sinks.table_format import LakeSink
 from tests.support.fault_door import Asked, FaultDoor
 from tests.support.moto_server import BUCKET, S3_KEYS, MotoRun
 from tests.support.sink_batches import context

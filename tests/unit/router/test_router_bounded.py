@@ -14,7 +14,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from penstock.base.clock import SystemClock
-from penstock.router.deadletters.files import DeadLetter
+from penstock.router.deadletters.replayable import DeadLetter
 from penstock.router.errors import StoppedError
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.config import Spark as SparkSettings

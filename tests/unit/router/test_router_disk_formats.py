@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from penstock.router.deadletters.files import DeadLetterFile, FileBatch, as_rows
+from penstock.router.deadletters.replayable import DeadLetterFile, FileBatch, as_rows
 
 GOLDEN = Path("tests/golden/router")
 

@@ -24,4 +24,5 @@ for _ in range(int(sys.argv[1])):
 def test_a_process_is_started_beside_a_connection_of_grpc() -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
     command = [sys.executable, "-c", SCRIPT, str(FORKS)]
-    subprocess.run(command, check=True, timeout=120, env=environ)
+    done = subprocess.run(command, check=False, timeout=120, env=environ, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from penstock.router.sinks.iceberg.sink import MARKS, IcebergTable
-from penstock.router.sinks.lake import LakeFiles, LakeTable, SinkPartition, missing_rows
+from penstock.router.sinks.table_format import LakeFiles, LakeTable, SinkPartition, missing_rows
 
 PLACE = SinkPartition("job.sink", "logs", "5f2c19aa", 0)
 ROWS = 1_000_000_000

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
 from penstock.logd.format.acks import Nack, PubAck
 from penstock.logd.publisher import PublishRefusedError
-from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.replayable import find_dead_letters
 from penstock.router.deadletters.stream import (
     CHUNK_RECORDS,
     PAUSE_S,

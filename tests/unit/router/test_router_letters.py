@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from penstock.base.clock import SystemClock
 from penstock.router.cli.main import cli
-from penstock.router.deadletters.files import (
+from penstock.router.deadletters.replayable import (
     CODES_MAX,
     LIMITS,
     DeadLetter,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from penstock.router.deadletters.files import DeadLetterLimits, find_dead_letters
+from penstock.router.deadletters.replayable import DeadLetterLimits, find_dead_letters
 from penstock.router.deadletters.writer import FILE_LIMITS, FileLimits, Reason, send_each_to_dlq
 from penstock.router.delivery.result import DeliveryResult, Failed, Fault, PartialFailure, Success
 from penstock.router.errors import StoppedError

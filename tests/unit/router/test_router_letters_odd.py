@@ -11,7 +11,7 @@ from pyarrow.dataset import dataset
 
 from penstock.base.clock import SystemClock
 from penstock.router.cli.main import cli
-from penstock.router.deadletters.files import DeadLetterFile, as_rows, find_dead_letters
+from penstock.router.deadletters.replayable import DeadLetterFile, as_rows, find_dead_letters
 from penstock.router.job.job import Job
 from penstock.router.job.permissions import require_room_for_dead_letters
 from penstock.router.read.logd_reader import LogState

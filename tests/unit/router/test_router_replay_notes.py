@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from penstock.base.clock import SystemClock
 from penstock.router.cli.main import cli
-from penstock.router.deadletters.files import DeadLetterFile, find_dead_letters
+from penstock.router.deadletters.replayable import DeadLetterFile, find_dead_letters
 from penstock.router.job.config import JobConfig
 from penstock.router.replay import bounded_run, dead_letters, process
 from penstock.router.replay.audit_log import audited, who_types

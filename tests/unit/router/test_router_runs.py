@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from penstock.router.columns.run_length import runs
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY, Partitioning
-from penstock.router.sinks.lake import rows_by_partition
 from penstock.router.sinks.parquet.writer import split_by_partition
+from penstock.router.sinks.table_format import rows_by_partition
 from tests.support.sink_batches import batch, context, log_record
 from tests.unit.router.sink_rows import row, table
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.logd.format.batch import Record
 from penstock.router.checkpoint.deliveries import DeliveryJournal, deliveries_of
 from penstock.router.checkpoint.local import StartingOffsets
-from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.replayable import find_dead_letters
 from penstock.router.deadletters.writer import Reason, send_to_dlq
 from penstock.router.meter import Meter
 from penstock.router.read.offsets import Offsets, StreamPartition

@@ -24,17 +24,37 @@ import structlog
 from penstock.base.clock import BlockingClock
 from penstock.base.files import atomic_write
 from penstock.router.checkpoint.local import JobLock
-from penstock.router.checkpoint.store import open_store
+from penstock.router.checkpoint.settings import HdfsStore, S3Store
 from penstock.router.checkpoint.store_lease import StoreLease
 from penstock.router.checkpoint.sync import CheckpointSync, DeadLetterSync, forget
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.config import JobConfig
+from penstock.router.job.config_errors import MissingLibraryError, WrongKeyError
 from penstock.router.replay.audit_log import NAME as REPLAY_NOTES
+from penstock.router.storage.hdfs import Hdfs, HdfsObjects
+from penstock.router.storage.objects import Objects
+from penstock.router.storage.s3 import S3Objects
 from penstock.service import ServiceError
 
 _HOLDER: Final = ".holder"
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _STARTING: Final = Path("starting_offsets.json")
+
+
+def open_store(config: S3Store | HdfsStore) -> Objects:
+    """A connection to a store.
+
+    Raises:
+        ConfigError: A library is missing, or the settings cannot be used.
+    """
+    try:
+        if config.type == "s3":
+            return S3Objects(config, location="checkpoint_store", answer_s=config.answer_s)
+        shortest_s = min(config.hdfs.timeout_s, config.answer_s)
+        settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
+        return HdfsObjects(Hdfs(config.url, location="checkpoint_store.url", settings=settings))
+    except MissingLibraryError as error:
+        raise WrongKeyError(f"checkpoint_store: {error.reason}", fix=error.fix) from error
 
 
 class CheckpointManager:

@@ -1,16 +1,13 @@
 """Settings of the store that keeps a job's checkpoints beside `checkpoint_dir`."""
 
-import re
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, HttpUrl, field_validator
+from pydantic import Field, field_validator
 
-from penstock.router.hdfs import HdfsSettings, wrong_url
-from penstock.router.job.settings import S3Keys, Settings
-
-_S3_URL: Final = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)?")
+from penstock.router.job.settings import Settings
+from penstock.router.storage.hdfs import HdfsSettings, wrong_url
+from penstock.router.storage.s3 import S3Location
 
 
 class _Store(Settings):
@@ -28,30 +25,10 @@ class _Store(Settings):
         return self.lease_s / 3
 
 
-class S3Store(S3Keys, _Store):
+class S3Store(S3Location, _Store):
     """A bucket of S3, or of what speaks its protocol and knows `If-None-Match: *`."""
 
     type: Literal["s3"]
-    url: str
-    endpoint: HttpUrl | None = None
-    ca_file: Path | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _names_a_bucket(cls, url: str) -> str:
-        if _S3_URL.fullmatch(url) is None:
-            raise ValueError("looks like s3://BUCKET/PATH; another server's address is `endpoint`")
-        return url
-
-    @property
-    def bucket(self) -> str:
-        return self.url.partition("://")[2].partition("/")[0]
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of all object names; empty, or ending with a slash."""
-        path = self.url.partition("://")[2].partition("/")[2].strip("/")
-        return f"{path}/" if path else ""
 
 
 class HdfsStore(_Store):

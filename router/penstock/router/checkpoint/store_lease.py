@@ -29,8 +29,8 @@ from penstock.router.checkpoint.lease import (
     renew,
     take,
 )
-from penstock.router.checkpoint.store import Objects
 from penstock.router.errors import UnavailableError as NotNowError
+from penstock.router.storage.objects import Objects
 from penstock.service import ConfigError, ServiceError, UnavailableError
 
 _TERMS: Final = "terms"

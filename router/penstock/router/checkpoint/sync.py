@@ -41,7 +41,7 @@ from penstock.router.checkpoint.manifest import (
     digest,
     encode,
 )
-from penstock.router.checkpoint.store import Objects
+from penstock.router.storage.objects import Objects
 from penstock.service import ConfigError
 
 

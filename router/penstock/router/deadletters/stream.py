@@ -21,7 +21,7 @@ import structlog
 from penstock.base.clock import BlockingClock
 from penstock.base.extras import install_command
 from penstock.logd.errors import LogdError, RefusedError, UnavailableError
-from penstock.router.deadletters.files import DeadLetterFile
+from penstock.router.deadletters.replayable import DeadLetterFile
 from penstock.router.deadletters.writer import as_line
 from penstock.router.job.config import DeadLetterStream
 from penstock.router.job.config_errors import WrongKeyError

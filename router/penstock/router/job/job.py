@@ -27,7 +27,7 @@ from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.limits import CURSORS_PER_REQUEST_MAX
 from penstock.router.checkpoint.local import check_spark_files
 from penstock.router.checkpoint.manager import CheckpointManager
-from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.replayable import find_dead_letters
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
 from penstock.router.errors import LogUnavailableError
 from penstock.router.job.config import JobConfig

@@ -1,13 +1,12 @@
 """Settings that all sinks have in common; each sink's own are in its module."""
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.service import Quantities
-from penstock.service.config_types import Secret
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -56,20 +55,3 @@ class SinkConfig(Settings):
     def spark_jars(self) -> tuple[Path, ...]:
         """Return the jars that Spark's JVMs need for the sink."""
         return ()
-
-
-class S3Keys(Settings):
-    """Credentials; none: those that AWS's tools find."""
-
-    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = "us-east-1"
-    access_key_id: Secret | None = None
-    secret_access_key: Secret | None = None
-    session_token: Secret | None = None
-
-    @model_validator(mode="after")
-    def _credentials_are_whole(self) -> Self:
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise ValueError("give access_key_id and secret_access_key, or neither")
-        if self.session_token is not None and self.access_key_id is None:
-            raise ValueError("session_token is of no use without access_key_id")
-        return self

@@ -22,14 +22,12 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 from typing_extensions import override
 
 from penstock.base.files import atomic_write, atomic_writer, make_directories, sync_directories
-from penstock.router.checkpoint.hdfs import HdfsObjects
-from penstock.router.checkpoint.s3 import S3Objects
-from penstock.router.checkpoint.settings import S3Store
-from penstock.router.checkpoint.store import Objects
-from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings
 from penstock.router.lake.layout import HIDDEN, INDEX, LakeFile
 from penstock.router.lake.plan import Plan
-from penstock.router.range_input import RangeInput
+from penstock.router.storage.hdfs import SCHEME, Hdfs, HdfsObjects, HdfsSettings
+from penstock.router.storage.objects import Objects
+from penstock.router.storage.range_input import RangeInput
+from penstock.router.storage.s3 import S3Location, S3Objects
 from penstock.service import ConfigError
 
 _EXCHANGE: Final = 2
@@ -304,7 +302,7 @@ class HdfsLake(LakeStore):
     has_owner = False
 
     def __init__(self, url: str, *, location: str, settings: HdfsSettings | None = None) -> None:
-        """Nothing is connected yet; see `penstock.router.hdfs.Hdfs`."""
+        """Nothing is connected yet; see `penstock.router.storage.hdfs.Hdfs`."""
         self._files = Hdfs(url, location=location, settings=settings)
         self.url = self._files.url
         self.objects = HdfsObjects(
@@ -344,7 +342,7 @@ class S3Lake(S3Objects, LakeStore):
 
     def __init__(
         self,
-        config: S3Store,
+        config: S3Location,
         *,
         location: str,
         storage_class: str = "STANDARD",
@@ -410,7 +408,7 @@ def open_lake(place: str, *, endpoint: str | None = None, region: str | None = N
     if place.startswith(("s3://", "s3a://")):
         keys = {"endpoint": endpoint, "region": region}
         given = {name: value for name, value in keys.items() if value is not None}
-        config = S3Store.model_validate({"type": "s3", "url": place, "lease_s": 600, **given})
+        config = S3Location.model_validate({"url": place, **given})
         return S3Lake(config, location=place)
     path = Path(place)
     if not path.is_dir():

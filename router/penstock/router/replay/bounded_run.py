@@ -21,7 +21,7 @@ from penstock.router.checkpoint.local import committed_offsets
 from penstock.router.checkpoint.manager import CheckpointManager
 from penstock.router.columns.passthrough import repeated_row
 from penstock.router.columns.schema import view
-from penstock.router.deadletters.files import DeadLetter, as_rows
+from penstock.router.deadletters.replayable import DeadLetter, as_rows
 from penstock.router.deadletters.stream import NatsDeadLetterPublisher
 from penstock.router.delivery.batch_names import POSITION, positions_of
 from penstock.router.errors import RepeatedRowError, StoppedError

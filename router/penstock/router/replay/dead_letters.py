@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 
-from penstock.router.deadletters.files import (
+from penstock.router.deadletters.replayable import (
     DeadLetter,
     DeadLetterFile,
     DeadLetterLimits,

@@ -26,7 +26,7 @@ import structlog
 
 from penstock.base.clock import BlockingClock, text_now
 from penstock.base.pluralize import pluralize
-from penstock.router.deadletters.files import find_dead_letters
+from penstock.router.deadletters.replayable import find_dead_letters
 from penstock.router.job.config import JobConfig
 from penstock.router.job.permissions import PATH, Answer, refusal
 from penstock.router.replay.audit_log import BY_MAX, append_audit

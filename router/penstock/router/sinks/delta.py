@@ -2,7 +2,7 @@
 
 A request is one commit to the table's log. With its rows it has a `txn` action for each partition
 of the log: the application is job, sink, stream, its id and partition, the version the offset
-behind the last row (`sinks.lake` says what follows of it). Two commits of the same application at
+behind the last row (`sinks.table_format` says what follows of it). Two commits of one application at
 the same time exclude each other, so a driver that was thought dead writes nothing twice either.
 
 A table may forget a `txn` after a while (`delta.setTransactionRetentionDuration`; by itself it does
@@ -49,7 +49,8 @@ from penstock.router.delivery.result import (
     Retryable,
 )
 from penstock.router.job.config_errors import WrongKeyError, needed
-from penstock.router.sinks.lake import (
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.router.sinks.table_format import (
     LakeFiles,
     LakeSettings,
     LakeSink,
@@ -61,7 +62,6 @@ from penstock.router.sinks.lake import (
     end_of,
     with_microseconds,
 )
-from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -42,7 +42,6 @@ from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
-from penstock.router.checkpoint.settings import S3Store
 from penstock.router.delivery.batch_names import POSITION
 from penstock.router.delivery.classify import HttpResponse
 from penstock.router.delivery.result import (
@@ -56,7 +55,7 @@ from penstock.router.delivery.result import (
 )
 from penstock.router.errors import UnavailableError
 from penstock.router.job.config_errors import needed
-from penstock.router.job.settings import S3Keys, Seconds
+from penstock.router.job.settings import Seconds
 from penstock.router.lake.compactor import maintain
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY, PartitionColumn
 from penstock.router.lake.merged_rows import MergedRows
@@ -86,6 +85,7 @@ from penstock.router.sinks.sink import (
     SinkContext,
     as_json_lines,
 )
+from penstock.router.storage.s3 import S3Keys, S3Location
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
 _POSITION: Final = "penstock_place"
@@ -107,8 +107,8 @@ class S3Sink(LakeFileSettings, S3Keys, HttpTaskSettings):
     timeout_s: Seconds = 60.0
     batch: RequestBatch = RequestBatch(max_records=100_000, max_bytes=64 * 1024 * 1024)
 
-    def lake(self) -> S3Store:
-        """Return the store of the objects, for compaction and retention."""
+    def lake(self) -> S3Location:
+        """Return the place of the objects, for compaction and retention."""
         host, path = str(self.url.host), unquote(self.url.path or "/").strip("/")
         given: dict[str, Any] = {"endpoint": f"{self.url.scheme}://{host}:{self.url.port}"}
         if _BUCKET_IN_HOST.fullmatch(host):
@@ -118,7 +118,7 @@ class S3Sink(LakeFileSettings, S3Keys, HttpTaskSettings):
         keys = {"access_key_id", "secret_access_key", "session_token", "region"}
         given |= {name: getattr(self, name) for name in keys}
         ca_file = self.tls.ca_file
-        return S3Store(type="s3", url=f"s3://{path}", lease_s=600, ca_file=ca_file, **given)
+        return S3Location(url=f"s3://{path}", ca_file=ca_file, **given)
 
     @override
     def about(self) -> str:

@@ -17,7 +17,7 @@ from penstock.base.clock import BlockingClock
 from penstock.logd.format.subjects import matches
 from penstock.router.checkpoint.deliveries import Delivery, RecordPosition, deliveries_of
 from penstock.router.checkpoint.local import StartingOffsets, committed_offsets, offsets_in_work
-from penstock.router.deadletters.files import DeadLetter, DeadLetterFile, dead_letters_at
+from penstock.router.deadletters.replayable import DeadLetter, DeadLetterFile, dead_letters_at
 from penstock.router.delivery.batch_names import RowPosition, positions_of
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.batch_writer import route_steps

@@ -29,7 +29,7 @@ from penstock.router.delivery.result import (
     Retryable,
 )
 from penstock.router.job.config_errors import needed
-from penstock.router.sinks.lake import classify_status
+from penstock.router.sinks.table_format import classify_status
 
 _LIMIT: Final = "penstock.timeout-s"
 _STATUS: Final = re.compile(r"HTTP status (\d{3})\b")

@@ -1,8 +1,8 @@
 """The Iceberg sink: rows of one table of Apache Iceberg, each record exactly once.
 
 A request is one snapshot. Its summary has, as `penstock.marks`, the offset after the last row of
-each partition of the log that it has rows of: the partition's mark (`sinks.lake` says how marks are
-used). The mark that counts is in the newest snapshot that names the partition, from the current one
+each partition of the log that it has rows of: the partition's mark (`sinks.table_format` says how
+marks are used). The mark that counts is in the newest snapshot that names the partition, from the current one
 back. Where maintenance may have expired that snapshot, the table itself is asked for rows from the
 batch's first offset on.
 
@@ -41,7 +41,8 @@ from penstock.router.sinks.iceberg.client import (
     client_errors,
     connected,
 )
-from penstock.router.sinks.lake import (
+from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.router.sinks.table_format import (
     LakeFiles,
     LakeSettings,
     LakeSink,
@@ -51,7 +52,6 @@ from penstock.router.sinks.lake import (
     by_values,
     end_of,
 )
-from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
 from penstock.service.config_types import Secret
 
 MARKS: Final = "penstock.marks"

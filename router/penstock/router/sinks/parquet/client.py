@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast
 
 from penstock.base.files import make_directories, sync_directories
-from penstock.router.hdfs import Hdfs
 from penstock.router.job.config_errors import WrongKeyError
+from penstock.router.storage.hdfs import Hdfs
 from penstock.service import UnavailableError
 
 UNFINISHED: Final = "_writing"

@@ -39,7 +39,6 @@ from typing_extensions import override
 
 from penstock.base.files import atomic_write
 from penstock.router.delivery.batch_names import BatchNames, RowPosition, positions_of
-from penstock.router.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.router.job.config_errors import WrongKeyError
 from penstock.router.job.settings import SinkConfig
 from penstock.router.lake.compactor import maintain
@@ -67,6 +66,7 @@ from penstock.router.sinks.sink import (
     SinkContext,
     TaskSink,
 )
+from penstock.router.storage.hdfs import SCHEME, Hdfs, HdfsSettings, wrong_url
 from penstock.service import UnavailableError
 
 _NAME: Final = re.compile(r"(?P<partition>.+)-(?P<first>\d+)-(?P<last>\d+)(\.[0-9a-f]+)?\.parquet")

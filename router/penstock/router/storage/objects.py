@@ -1,9 +1,6 @@
-"""The interface that a store of checkpoints implements."""
+"""The interface of a place for small objects."""
 
 from typing import Protocol
-
-from penstock.router.checkpoint.settings import HdfsStore, S3Store
-from penstock.router.job.config_errors import MissingLibraryError, WrongKeyError
 
 
 class Objects(Protocol):
@@ -38,24 +35,3 @@ class Objects(Protocol):
     def close(self) -> None:
         """Let go of connections."""
         ...
-
-
-def open_store(config: S3Store | HdfsStore) -> Objects:
-    """A connection to a store.
-
-    Raises:
-        ConfigError: A library is missing, or the settings cannot be used.
-    """
-    try:
-        if config.type == "s3":
-            from penstock.router.checkpoint.s3 import S3Objects
-
-            return S3Objects(config)
-        from penstock.router.checkpoint.hdfs import HdfsObjects
-        from penstock.router.hdfs import Hdfs
-
-        shortest_s = min(config.hdfs.timeout_s, config.answer_s)
-        settings = config.hdfs.model_copy(update={"timeout_s": shortest_s})
-        return HdfsObjects(Hdfs(config.url, location="checkpoint_store.url", settings=settings))
-    except MissingLibraryError as error:
-        raise WrongKeyError(f"checkpoint_store: {error.reason}", fix=error.fix) from error

@@ -1,21 +1,28 @@
-"""Checkpoints in a bucket of S3, or of what speaks its protocol, by botocore's client.
+"""Objects in a bucket of S3, or of what speaks its protocol, by botocore's client.
 
-A name is made by one of many because it is put with `If-None-Match: *`. Stores of which some ignore
-that header are found out when the lease is taken: see `CheckpointHome`.
+A name is made by one of many because it is put with `If-None-Match: *`. A store that ignores that
+header is found out when a job takes its lease there: see `penstock.router.checkpoint.store_lease`.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, Self, TypeVar
 
-from penstock.router.checkpoint.settings import S3Store
+from pydantic import Field, HttpUrl, field_validator, model_validator
+
 from penstock.router.job.config_errors import WrongKeyError, needed
+from penstock.router.job.settings import Settings
 from penstock.service import UnavailableError
+from penstock.service.config_types import Secret
 
 T = TypeVar("T")
 
-_KEY: Final = "checkpoint_store"
+ANSWER_S: Final = 200.0
+"""Maximum seconds of one request, where nobody waits for it who has less time."""
+
 _FOR_THE_OPERATOR: Final = frozenset(
     {
         "400", "401", "403", "AccessDenied", "AllAccessDisabled", "AuthorizationHeaderMalformed",
@@ -24,6 +31,49 @@ _FOR_THE_OPERATOR: Final = frozenset(
     }
 )  # fmt: skip
 _ATTEMPTS: Final = 2
+_URL: Final = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)?")
+
+
+class S3Keys(Settings):
+    """Credentials; none: those that AWS's tools find."""
+
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = "us-east-1"
+    access_key_id: Secret | None = None
+    secret_access_key: Secret | None = None
+    session_token: Secret | None = None
+
+    @model_validator(mode="after")
+    def _credentials_are_whole(self) -> Self:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise ValueError("give access_key_id and secret_access_key, or neither")
+        if self.session_token is not None and self.access_key_id is None:
+            raise ValueError("session_token is of no use without access_key_id")
+        return self
+
+
+class S3Location(S3Keys):
+    """A place in a bucket of S3, or of what speaks its protocol."""
+
+    url: str
+    endpoint: HttpUrl | None = None
+    ca_file: Path | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_bucket(cls, url: str) -> str:
+        if _URL.fullmatch(url) is None:
+            raise ValueError("looks like s3://BUCKET/PATH; another server's address is `endpoint`")
+        return url
+
+    @property
+    def bucket(self) -> str:
+        return self.url.partition("://")[2].partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of all object names; empty, or ending with a slash."""
+        path = self.url.partition("://")[2].partition("/")[2].strip("/")
+        return f"{path}/" if path else ""
 
 
 class S3Objects:
@@ -31,18 +81,21 @@ class S3Objects:
 
     Args:
         location: Name in messages: a key of the job file, or a URL.
+        answer_s: Maximum seconds of one request.
         headers: Headers of stored objects.
     """
 
     def __init__(
         self,
-        config: S3Store,
+        config: S3Location,
         *,
-        location: str = _KEY,
+        location: str,
+        answer_s: float = ANSWER_S,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._config = config
         self._location = location
+        self._answer_s = answer_s
         self._headers = dict(headers or {})
         self._botocore_session = needed("botocore.session", extra="s3")
         self._settings = needed("botocore.config", extra="s3").Config
@@ -151,8 +204,8 @@ class S3Objects:
             verify=str(config.ca_file) if config.ca_file else None,
             **{name: secret.read() for name, secret in keys.items() if secret is not None},
             config=self._settings(
-                connect_timeout=config.answer_s / 2 / _ATTEMPTS,
-                read_timeout=config.answer_s / 2 / _ATTEMPTS,
+                connect_timeout=self._answer_s / 2 / _ATTEMPTS,
+                read_timeout=self._answer_s / 2 / _ATTEMPTS,
                 retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
                 s3={"addressing_style": "path" if config.endpoint else "auto"},
                 # What is not Amazon's does not know the newer checksums.

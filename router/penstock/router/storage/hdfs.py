@@ -35,7 +35,7 @@ from typing_extensions import Buffer, override
 
 from penstock.router.job.config_errors import MissingLibraryError, needed
 from penstock.router.job.settings import Seconds, Settings
-from penstock.router.range_input import RangeInput
+from penstock.router.storage.range_input import RangeInput
 from penstock.service import ConfigError, ServiceError, UnavailableError
 
 _REFUSED: Final = re.compile(r'(?:Fatal)?RPCError\("(?P<kind>[^"]+)", "(?P<said>.*)"\)', re.DOTALL)
@@ -511,6 +511,30 @@ class Hdfs:
             raise
         except Exception as error:
             raise translated(error, about + self._full(path)) from error
+
+
+class HdfsObjects:
+    """The files of a directory; see `Objects`."""
+
+    def __init__(self, files: Hdfs) -> None:
+        self._files = files
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._files.create(name, data)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._files.replace(name, data)
+
+    def get(self, name: str) -> bytes | None:
+        return self._files.read(name)
+
+    def names(self, below: str) -> list[str]:
+        return sorted(f"{below}/{name}" for name in self._files.names(below, recursive=True))
+
+    def remove(self, name: str) -> None:
+        self._files.remove(name)
+
+    def close(self) -> None: ...
 
 
 def _is_hidden(name: str) -> bool:
