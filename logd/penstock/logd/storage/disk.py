@@ -16,6 +16,7 @@ a reader may go on with a file that has been unlinked meanwhile.
 import errno
 import fcntl
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -107,13 +108,18 @@ class Disk(Protocol):
 
 
 class RealFile:
-    """A file of the operating system."""
+    """A file of the operating system, closed when nobody refers to it any more.
 
-    __slots__ = ("__weakref__", "_descriptor")
+    A weak reference gives the file while its descriptor is open, or nothing. So `__del__` cannot
+    close it: that runs, and lets other threads run, while weak references still give the file.
+    """
+
+    __slots__ = ("__weakref__", "_closing", "_descriptor")
 
     def __init__(self, path: Path, flags: int) -> None:
-        self._descriptor = -1
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o640)
+        self._closing = weakref.finalize(self, os.close, self._descriptor)
+        self._closing.atexit = False
 
     def fileno(self) -> int:
         """The descriptor, for sendfile.
@@ -178,13 +184,8 @@ class RealFile:
 
     def close(self) -> None:
         """Close early; closing twice is fine."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        """Close when no reader refers to the file any more."""
-        self.close()
+        self._descriptor = -1
+        self._closing()
 
 
 class RealDisk:

@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from penstock.logd.errors import LogFailedError, RefusedError
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body
 from penstock.logd.format.frame import HEADER_SIZE, FrameHeader, decode_header
 from penstock.logd.storage import CommitLog, LogConfig
+from penstock.logd.storage.segment import OPEN_FILES_MAX
 from tests.sim.disk import MemoryDisk
 from tests.support.frames import make_frame, make_frames
 
@@ -368,6 +370,27 @@ def test_readers_in_other_threads_see_whole_frames_in_order(tmp_path: Path) -> N
         for reader in readers:
             reader.result(timeout=30)
     assert log.sync() == count
+
+
+def test_a_file_that_one_reader_lets_go_is_opened_again_for_another(tmp_path: Path) -> None:
+    config = LogConfig(max_segment_bytes=FRAME, index_interval_bytes=5 * FRAME)
+    log = CommitLog.open(tmp_path, config)
+    count = OPEN_FILES_MAX + 4
+    for _ in range(count):
+        log.append(make_frames(log.end_offset, [BODY]))
+
+    def read_again_and_again() -> None:
+        for _ in range(500):
+            assert [header.base_offset for header, _ in log.frames(0)] == list(range(count))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor() as threads:
+            for reader in [threads.submit(read_again_and_again) for _ in range(4)]:
+                reader.result(timeout=60)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_headers_do_not_read_bodies(log: CommitLog, tmp_path: Path) -> None:
