@@ -37,6 +37,11 @@ def test_a_controller_without_space_steps_aside_and_goes_on_when_there_is_some(
             with cluster.client() as log:
                 return log.cluster().controller
 
+        def leader(stream: str, node: str) -> str | None:
+            with contextlib.suppress(LookupError):  # the node has not heard of it yet
+                return cluster.partition(stream, node=node).leader
+            return None
+
         cluster.create("first", "first")
         full = str(wait_until(controller))
         filler = fill(small[full])
@@ -50,13 +55,16 @@ def test_a_controller_without_space_steps_aside_and_goes_on_when_there_is_some(
                 made += 1
             assert status()["health"] == "degraded"
             wait_until(lambda: controller() in others, what="another one decides")
-            with contextlib.suppress(RefusedError):  # it may have been given to the full one
-                log.create_stream("while", "while", replication_factor=1)
+
+            def is_made() -> bool:
+                with contextlib.suppress(RefusedError):  # it is there, or given to the full one
+                    log.create_stream("while", "while", replication_factor=1)
+                return leader("while", others[0]) is not None
+
+            wait_until(is_made, what="a stream is made meanwhile")
         filler.unlink()
         wait_until(lambda: status()["health"] == "ready", what="it goes on")
-        wait_until(
-            lambda: cluster.partition("while", node=full).leader, what="it has what it missed"
-        )
+        wait_until(lambda: leader("while", full), what="it has what it missed")
         cluster.nodes[full].daemon.kill()
         cluster.start(full)
         wait_until(lambda: status()["health"] == "ready", what="it starts again")
