@@ -177,7 +177,7 @@ def test_of_two_who_run_one_job_one_waits_and_takes_over(
         first.daemon.start(within_s=90)
         wait_until(lambda: first.committed() == {"logs": 300}, within_s=60)
         second.daemon.launch()
-        wait_until(lambda: "checkpoint_store_wait" in second.daemon.log(), within_s=60)
+        wait_until(lambda: "store_wait" in second.daemon.log(), within_s=60)
         assert first.daemon.answers()
         os.kill(first.daemon.pid, signal.SIGSTOP)  # as a machine that is suspended
         second.daemon.wait_until_ready(within_s=120)

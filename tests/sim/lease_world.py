@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from random import Random
 
-from penstock.router.checkpoint.lease import (
+from penstock.router.storage.lease import (
     Answer,
     Beat,
     Claim,

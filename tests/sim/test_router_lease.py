@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator
 
 import pytest
 
-from penstock.router.checkpoint import lease
-from penstock.router.checkpoint.lease import Lease, Rules
+from penstock.router.storage import lease
+from penstock.router.storage.lease import Lease, Rules
 from tests.sim.lease_world import ModelStore, Ways, run
 
 SEEDS = 300

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 
-from penstock.router.checkpoint.lease import (
+from penstock.router.storage.lease import (
     Answer,
     Beat,
     Claim,

@@ -5,8 +5,8 @@ import re
 import pytest
 from typing_extensions import override
 
-from penstock.router.checkpoint.store_lease import StoreLease
 from penstock.router.errors import UnavailableError as NotNowError
+from penstock.router.storage.store_lease import StoreLease
 from penstock.service import ConfigError
 from tests.support.memory_objects import MemoryObjects
 from tests.unit.router.sink_rows import TestClock
@@ -19,7 +19,7 @@ def never() -> bool:
 
 
 def lease(objects: MemoryObjects, holder: str, clock: TestClock) -> StoreLease:
-    return StoreLease(objects, holder, LEASE_S, clock)
+    return StoreLease(objects, holder, LEASE_S, clock, location="checkpoint_store")
 
 
 def test_who_comes_first_has_it_and_who_let_go_is_not_waited_for() -> None:
@@ -50,7 +50,7 @@ def test_a_holder_that_is_silent_is_waited_for_and_finds_out() -> None:
 def test_a_holder_whose_lease_is_longer_is_waited_for_as_long() -> None:
     """Somebody changed lease_s, and only one of two machines knows."""
     objects, clock = MemoryObjects(), TestClock()
-    first = StoreLease(objects, "first", 20 * LEASE_S, clock)
+    first = StoreLease(objects, "first", 20 * LEASE_S, clock, location="checkpoint_store")
     assert first.take(never)
     assert lease(objects, "second", clock).take(never)
     with pytest.raises(NotNowError, match="not renewed in time"):

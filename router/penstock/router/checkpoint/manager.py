@@ -1,7 +1,7 @@
 """The checkpoints of a job, for one process: locked on this machine, and in a store anywhere.
 
     checkpoint_store/
-      terms/…                 whose it is: `penstock.router.checkpoint.store_lease`
+      terms/…                 whose it is: `penstock.router.storage.store_lease`
       job/…, sinks/SINK/…     `checkpoint_dir` and what each sink has in it: `…checkpoint.sync`
       letters/…               dead letters: `…checkpoint.sync`
 
@@ -25,7 +25,6 @@ from penstock.base.clock import BlockingClock
 from penstock.base.files import atomic_write
 from penstock.router.checkpoint.local import JobLock
 from penstock.router.checkpoint.settings import HdfsStore, S3Store
-from penstock.router.checkpoint.store_lease import StoreLease
 from penstock.router.checkpoint.sync import CheckpointSync, DeadLetterSync, forget
 from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.job.config import JobConfig
@@ -34,6 +33,7 @@ from penstock.router.replay.audit_log import NAME as REPLAY_NOTES
 from penstock.router.storage.hdfs import Hdfs, HdfsObjects
 from penstock.router.storage.objects import Objects
 from penstock.router.storage.s3 import S3Objects
+from penstock.router.storage.store_lease import StoreLease
 from penstock.service import ServiceError
 
 _HOLDER: Final = ".holder"
@@ -156,7 +156,7 @@ class _Store:
         boot = _booted(boot_id)
         holder = f"{socket.gethostname()} {boot} {_holder(self._directory)}"
         lease_s = config.checkpoint_store.lease_s
-        self.lease = StoreLease(self._objects, holder, lease_s, clock)
+        self.lease = StoreLease(self._objects, holder, lease_s, clock, location="checkpoint_store")
         dead_letters = config.dead_letters.resolve()
         self._job = CheckpointSync(
             self._objects, "job", self._directory,

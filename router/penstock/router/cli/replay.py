@@ -12,7 +12,7 @@ from penstock.base.clock import SystemClock
 from penstock.base.pluralize import pluralize
 from penstock.logd.client import LogClient
 from penstock.router.cli.job import job_argument, load_job, not_running, teller
-from penstock.router.deadletters.reading import shown
+from penstock.router.deadletters.fields import shown
 from penstock.router.deadletters.replayable import DeadLetterFile, find_dead_letters
 from penstock.router.job.config import JobConfig
 from penstock.router.job.config_errors import WrongKeyError

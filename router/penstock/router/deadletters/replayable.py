@@ -35,7 +35,7 @@ from penstock.base.files import atomic_write, sync_directories
 from penstock.router.columns.projection import Projection, Projector
 from penstock.router.columns.schema import view
 from penstock.router.columns.spec_versions import known_versions
-from penstock.router.deadletters.reading import (
+from penstock.router.deadletters.fields import (
     bytes_of,
     problem_with_position,
     problem_with_row,

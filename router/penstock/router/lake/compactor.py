@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import structlog
 
 from penstock.base.clock import BlockingClock
-from penstock.router.checkpoint.store_lease import StoreLease
 from penstock.router.lake.index import LakeIndex
 from penstock.router.lake.layout import LakeFile, Source, source_of
 from penstock.router.lake.merge import decode_source, is_of_file, unified_schema, write_merged
@@ -33,6 +32,7 @@ from penstock.router.lake.plan import (
 )
 from penstock.router.lake.store import LakeStore
 from penstock.router.meter import Meter
+from penstock.router.storage.store_lease import StoreLease
 
 _LEASE_S: Final = 30.0
 _WAIT_LEASES: Final = 3
@@ -247,7 +247,9 @@ def leased(
     Raises:
         ServiceError: The lake cannot be reached.
     """
-    lease = StoreLease(store.objects, f"compactor {uuid4().hex}", _LEASE_S, clock)
+    lease = StoreLease(
+        store.objects, f"compactor {uuid4().hex}", _LEASE_S, clock, location=store.url
+    )
     until_ns = clock.elapsed_ns() + round(_WAIT_LEASES * _LEASE_S * 1e9)
     if not lease.take(lambda: is_stopping() or clock.elapsed_ns() > until_ns):
         yield None

@@ -6,7 +6,7 @@
     _index/plans/ID.decided   {"decision": "merged", "time_ns": 17…}
     _index/plans/ID.shown     {"time_ns": 17…}
     _index/live.json          a JSON object a line: {"path": "/lake/kind=log/….parquet"}
-    _index/terms/…            whose turn it is: `penstock.router.checkpoint.lease`
+    _index/terms/…            whose turn it is: `penstock.router.storage.lease`
 
 Sources are path, bytes, and when they were last written. `live.json` is written after each pass of
 compaction; files that came since are not in it.

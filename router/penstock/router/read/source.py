@@ -78,15 +78,9 @@ from penstock.router.read.tasks import (
     read_task,
     subject_to_read,
 )
-from penstock.router.read.trigger import Admission, BatchPace
+from penstock.router.read.trigger import PAUSE_MIN_S, WAIT_S, Admission, BatchPace
 
 _NOTHING: Final = Readable(0, 0)
-
-_WAIT_S: Final = 10.0
-"""Maximum seconds that a request waits for new records, at the partitions known at its start."""
-
-_PAUSE_MIN_S: Final = 1.0
-"""Between two looks at a log that cannot be waited for."""
 
 
 class LogDataSource(DataSource):  # type: ignore[misc] # pyspark is untyped here
@@ -261,22 +255,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     def _wait_for_news(self, pace: BatchPace) -> None:
         """Wait until the log has more than it had at the last look, or some seconds."""
         asked_ns = self._clock.monotonic_ns()
-        pause_s = min(max((self._options.batch_interval_ns or 0) / 1e9, _PAUSE_MIN_S), _WAIT_S)
+        pause_s = min(max((self._options.batch_interval_ns or 0) / 1e9, PAUSE_MIN_S), WAIT_S)
         state = self._seen if self._unreachable_since_ns is None else None
         # Records that are too few for a batch, and there already, are nothing to wait for.
         if state is not None and self._admission.min_rows is None:
             ends = {at: span.end for at, span in state.readable.items()}
             subject = subject_to_read(self._options, self._shape)
-            if self._log.news.wait(ends, _WAIT_S, subject=subject, is_useless=self._is_orphan):
+            if self._log.news.wait(ends, WAIT_S, subject=subject, is_useless=self._is_orphan):
                 pace.news(self._clock.monotonic_ns())
                 return
         self._wait_until(asked_ns + int(pause_s * 1e9))
 
     def _wait_until(self, time_ns: int) -> bool:
         """Wait until a monotonic time, some seconds at most; True if it has come."""
-        until_ns = min(time_ns, self._clock.monotonic_ns() + int(_WAIT_S * 1e9))
+        until_ns = min(time_ns, self._clock.monotonic_ns() + int(WAIT_S * 1e9))
         while (left_ns := until_ns - self._clock.monotonic_ns()) > 0 and not self._is_orphan():
-            self._clock.sleep(min(left_ns / 1e9, _PAUSE_MIN_S))
+            self._clock.sleep(min(left_ns / 1e9, PAUSE_MIN_S))
         return self._clock.monotonic_ns() >= time_ns
 
     def _is_orphan(self) -> bool:

@@ -17,6 +17,12 @@ from penstock.logd.errors import LogdError
 from penstock.router.read.async_calls import AsyncCalls
 from penstock.router.read.offsets import StreamPartition
 
+WAIT_S: Final = 10.0
+"""Maximum seconds that a request waits for new records, at the partitions known at its start."""
+
+PAUSE_MIN_S: Final = 1.0
+"""Between two looks at a log that cannot be waited for."""
+
 PARTITIONS_MAX: Final = OUTSTANDING_MAX
 """Partitions that can be waited at, which is how many calls of a client are under way at a time."""
 

@@ -2,8 +2,8 @@
 
 A request is one commit to the table's log. With its rows it has a `txn` action for each partition
 of the log: the application is job, sink, stream, its id and partition, the version the offset
-behind the last row (`sinks.table_format` says what follows of it). Two commits of one application at
-the same time exclude each other, so a driver that was thought dead writes nothing twice either.
+behind the last row (`sinks.table_format` says what follows of it). Two commits of one application
+at the same time exclude each other, so a driver that was thought dead writes nothing twice either.
 
 A table may forget a `txn` after a while (`delta.setTransactionRetentionDuration`; by itself it does
 not). Where it may have, and has none, it is asked for rows behind those in hand.

@@ -1,1 +1,1 @@
-"""Where files and small objects are kept apart from this machine: S3 and HDFS, for any part."""
+"""Files and small objects in S3 and HDFS, and the lease by which one process alone changes them."""

@@ -1,7 +1,7 @@
 """Objects in a bucket of S3, or of what speaks its protocol, by botocore's client.
 
 A name is made by one of many because it is put with `If-None-Match: *`. A store that ignores that
-header is found out when a job takes its lease there: see `penstock.router.checkpoint.store_lease`.
+header is found out when a job takes its lease there: see `penstock.router.storage.store_lease`.
 """
 
 import re

@@ -2,9 +2,9 @@
 
 A request is one snapshot. Its summary has, as `penstock.marks`, the offset after the last row of
 each partition of the log that it has rows of: the partition's mark (`sinks.table_format` says how
-marks are used). The mark that counts is in the newest snapshot that names the partition, from the current one
-back. Where maintenance may have expired that snapshot, the table itself is asked for rows from the
-batch's first offset on.
+marks are used). The mark that counts is in the newest snapshot that names the partition, from the
+current one back. Where maintenance may have expired that snapshot, the table itself is asked for
+rows from the batch's first offset on.
 
 A snapshot is committed by the table's catalog, which takes it only if the snapshot before it is the
 one that the sink has looked at. If it is not, somebody was faster, perhaps another driver of the

@@ -1,4 +1,4 @@
-"""Dead letters read back: what each must say, and the row of the log that it becomes.
+"""The fields of a dead letter that is read back: what each must say, and what it means.
 
 Dead letters may be another version's, another program's, or edited by hand.
 """

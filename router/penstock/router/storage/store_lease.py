@@ -1,6 +1,6 @@
 """A store that one process works with: its lease, taken, renewed and let go.
 
-terms/…     see `penstock.router.checkpoint.lease`; a term's object is JSON that says who made it
+terms/…     see `penstock.router.storage.lease`; a term's object is JSON that says who made it
 """
 
 import json
@@ -15,7 +15,8 @@ from uuid import uuid4
 import structlog
 
 from penstock.base.clock import BlockingClock, text_now
-from penstock.router.checkpoint.lease import (
+from penstock.router.errors import UnavailableError as NotNowError
+from penstock.router.storage.lease import (
     Answer,
     Beat,
     Claim,
@@ -29,7 +30,6 @@ from penstock.router.checkpoint.lease import (
     renew,
     take,
 )
-from penstock.router.errors import UnavailableError as NotNowError
 from penstock.router.storage.objects import Objects
 from penstock.service import ConfigError, ServiceError, UnavailableError
 
@@ -50,10 +50,20 @@ class StoreLease:
 
     Args:
         holder: A name that no other process has now, and that stays when this one starts again.
+        location: Name of the store in messages: a key of the job file, or a URL.
     """
 
-    def __init__(self, objects: Objects, holder: str, lease_s: float, clock: BlockingClock) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        holder: str,
+        lease_s: float,
+        clock: BlockingClock,
+        *,
+        location: str,
+    ) -> None:
         self._objects = objects
+        self._location = location
         self._holder = holder
         self._length_ns = round(lease_s * 1e9)
         self._clock = clock
@@ -111,7 +121,7 @@ class StoreLease:
             lost = self._lease is not None and self._lease.lost
             what = "was taken by another process" if lost else "was not renewed in time"
             raise NotNowError(
-                f"the lease of checkpoint_store {what}"
+                f"the lease of {self._location} {what}"
                 + (f": {self.problem}" if self.problem else "")
             )
 
@@ -138,7 +148,7 @@ class StoreLease:
         """
         if self._lease is not None and self._lease.lost:
             raise UnavailableError(
-                f"checkpoint_store: {self._who(self._sighting(0))} has taken over",
+                f"{self._location}: {self._who(self._sighting(0))} has taken over",
                 fix="let only one run this job; started again, this one waits for the other's end",
             )
 
@@ -169,7 +179,7 @@ class StoreLease:
             try:
                 self._go(release(lease))
             except ServiceError as error:
-                _log.warning("checkpoint_store_release_failed", reason=error.reason)
+                _log.warning("lease_not_released", store=self._location, reason=error.reason)
 
     def _repeat_until_end(self, name: str, what: Callable[[], None]) -> None:
         lease = self._lease
@@ -183,7 +193,7 @@ class StoreLease:
             except Exception as error:  # noqa: BLE001 - a full disk, say: it is tried again
                 problem = str(error) or type(error).__name__
             if problem is not None and self.problem is None:
-                _log.warning("checkpoint_store_unavailable", reason=problem)
+                _log.warning("store_unavailable", store=self._location, reason=problem)
             self._problems[name] = problem
 
     def _go(self, steps: Steps) -> None:
@@ -217,8 +227,9 @@ class StoreLease:
         if self._told_ns is None or now_ns - self._told_ns >= _TELL_S * 1e9:
             self._told_ns = now_ns
             holder = self._who(self._sighting(0))
-            self._problems[_TAKE] = f"checkpoint_store is waited for: {holder} has it"
-            _log.info("checkpoint_store_wait", held_by=holder, lease_s=self._length_ns / 1e9)
+            self._problems[_TAKE] = f"{self._location} is waited for: {holder} has it"
+            lease_s = self._length_ns / 1e9
+            _log.info("store_wait", store=self._location, held_by=holder, lease_s=lease_s)
         self._clock.sleep(self._length_ns / _POLLS / 1e9)
 
     def _claim(self, claim: Claim) -> bool:
@@ -241,7 +252,7 @@ class StoreLease:
         data = self._objects.get(name) or b""
         if self._objects.create(name, data):
             raise ConfigError(
-                "checkpoint_store: the store makes an object though there is one of its name",
+                f"{self._location}: the store makes an object though there is one of its name",
                 fix="use one that knows `If-None-Match: *` for PUT, as S3, MinIO, R2 and GCS do",
             )
 
