@@ -164,6 +164,28 @@ def test_a_record_that_spoils_its_request_is_found_in_halves(case: KafkaCase) ->
     assert given_up == [(7, "kafka_INVALID_RECORD")]
 
 
+def test_records_refused_at_the_beginning_of_a_batch_are_overtaken_by_no_other(
+    case: KafkaCase,
+) -> None:
+    """They are as many as make a sink suspect its settings."""
+    sink, context = case.sink(batch={"max_records": 2})
+    of_bisection = [0, 1], [0], [1], [2, 3], [2]
+    case.refuse(ADD_PARTITIONS, *[INVALID_RECORD] * len(of_bisection))
+    sink.write(rows())
+    assert case.numbers() == [*range(3, COUNT)]
+    assert [it["offset"] for it in dead_letters(context)] == [0, 1, 2]
+
+
+def test_a_batch_whose_records_were_all_refused_comes_in_its_order(case: KafkaCase) -> None:
+    sink, context = case.sink(batch={"max_records": 5})
+    heal = case.refuse(ADD_PARTITIONS, *[INVALID_RECORD] * 1000)
+    with waiting(sink, context, rows()) as problem:
+        assert "; rejected: every record is refused" in problem
+        heal()
+    assert case.numbers() == [*range(COUNT)]
+    assert dead_letters(context) == []
+
+
 def test_a_request_that_is_too_large_for_the_broker_goes_in_halves(case: KafkaCase) -> None:
     sink, context = case.sink()
     case.refuse(ADD_PARTITIONS, TOO_LARGE, TOO_LARGE)

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import nats
@@ -17,7 +18,7 @@ from penstock.router.sinks.nats.sink import NatsSink
 from tests.support.logd import Logd
 from tests.support.nats_accounts import Keys, Operator
 from tests.support.nats_server import NatsServer
-from tests.support.server_cases import FAST, NatsCase
+from tests.support.server_cases import FAST, NatsCase, NatsInTasksCase
 from tests.support.sink_batches import batch, context, dead_letters, log_record
 from tests.support.waiting import wait_until
 
@@ -59,6 +60,19 @@ def test_a_message_that_is_too_large_for_nats_is_a_dead_letter(case: NatsCase) -
     sink.write(batch([log_record(0), large, log_record(2)]))
     assert sorted(case.stored()) == [0, 2]
     assert [(it["offset"], it["code"]) for it in dead_letters(made)] == [(1, "nats_max_payload")]
+
+
+@pytest.mark.parametrize("kind", [NatsCase, NatsInTasksCase])
+def test_records_refused_at_the_beginning_of_a_batch_are_overtaken_by_no_other(
+    tmp_path: Path, kind: type[NatsCase]
+) -> None:
+    """They are more than make a sink suspect its settings."""
+    with closing(kind(tmp_path)) as case:
+        sink, made = case.sink(batch={"max_records": 2})
+        refused = [case.poison(number) for number in range(7)]
+        sink.write(batch([*refused, *(log_record(number) for number in range(7, 20))]))
+        assert case.numbers() == [*range(7, 20)]
+        assert [it["offset"] for it in dead_letters(made)] == [*range(7)]
 
 
 def test_a_subject_that_we_may_not_publish_on_is_waited_for(case: NatsCase) -> None:

@@ -219,6 +219,27 @@ def test_late_samples_at_the_begin_of_a_batch_cost_no_later_one_of_their_series(
         server.close()
 
 
+def test_points_refused_at_the_begin_of_a_batch_cost_no_later_one_of_another_series(
+    tmp_path: Path,
+) -> None:
+    """What is sent before its turn is the newest of its series, and those before it are refused."""
+    server = prometheus()
+    door = FaultDoor(MetricRun(server))
+    case = CASES["prometheus"]
+    refusal = Answered(400, b"a label that this server does not take")
+    door.rule = lambda asked: refusal if b"POISON" in case.plain(asked.body) else None
+    spoilt = [gauge_record(number, name="queue.POISON") for number in range(1, 5)]
+    points = [gauge_record(0, value=it, time_ns=NOW_NS + it * 10**9) for it in range(-20, -10)]
+    try:
+        sink, made = case.sink(door, tmp_path)
+        sink.write(batch(spoilt + points))
+        assert case.stored(door.backend) == Counter({0: len(points)})
+        assert [dead_letter["offset"] for dead_letter in dead_letters(made)] == [0, 1, 2, 3]
+    finally:
+        door.close()
+        server.close()
+
+
 @pytest.mark.parametrize("again", ["answer lost", "killed"])
 def test_samples_of_one_series_that_come_again_are_no_dead_letters(
     tmp_path: Path, again: str

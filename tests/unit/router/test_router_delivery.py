@@ -194,6 +194,68 @@ def test_records_that_are_refused_at_the_beginning_are_refused_once_others_are_t
     assert outcome.delivered == [*range(15, 40)]
 
 
+def test_where_order_is_kept_records_that_are_refused_at_the_beginning_are_overtaken_by_none() -> (
+    None
+):
+    taken: list[int] = []
+
+    def classify_answer(it: Part) -> DeliveryResult:
+        if min(it.records) < 50:
+            return Rejected(FAULT)
+        taken.extend(it.records)
+        return Success()
+
+    outcome = run(delivery(80, keeps_order=True), classify_answer)
+    assert taken == [*range(50, 80)]
+    assert [it.part.records[0] for it in outcome.refused] == [*range(50)]
+
+
+def test_where_order_is_kept_a_destination_that_refuses_all_gets_no_more_than_a_hundred_alone() -> (
+    None
+):
+    breaker = Breaker(RequestRetry().limits(), LoadedDice())
+    machine = delivery(1000, breaker=breaker, keeps_order=True)
+    outcome = run(machine, lambda it: Rejected(FAULT), steps=150)
+    assert breaker.circuit.state == "rejected"
+    assert outcome.refused == []
+    assert outcome.sent < 100 + 40
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    refused=st.sets(st.integers(0, 99), max_size=60),
+    is_wrong_for=st.integers(0, 200),
+    seed=st.integers(),
+)
+def test_where_order_is_kept_no_record_is_taken_before_an_earlier_one(
+    sizes: list[int], refused: set[int], is_wrong_for: int, seed: int
+) -> None:
+    """Whatever is refused, named or not, too large or later, and whenever a setting is mended."""
+    dice = random.Random(seed)
+    firsts = [sum(sizes[:number]) for number in range(len(sizes))]
+    asked, taken = count(), list[int]()
+
+    def classify_answer(it: Part) -> DeliveryResult:
+        numbers = [firsts[it.request] + record for record in it.records]
+        bad = tuple((at, FAULT) for at, number in enumerate(numbers) if number in refused)
+        if next(asked) < is_wrong_for:
+            return dice.choice([Rejected(FAULT), Retryable("later")])
+        if dice.random() < 0.2:
+            return dice.choice([Retryable("later"), Paused("401")])
+        if bad and dice.random() < 0.5:
+            good = tuple(at for at, number in enumerate(numbers) if number not in refused)
+            return PartialFailure(bad[:1], again=tuple(sorted({*good, *(at for at, _ in bad[1:])})))
+        if bad:
+            return dice.choice([Rejected(FAULT), TooLarge(FAULT)])
+        taken.extend(numbers)
+        return Success()
+
+    machine = delivery(*sizes, keeps_order=True)
+    run(machine, classify_answer, steps=2000)
+    assert taken == sorted(taken)
+    assert refused or is_wrong_for or taken == [*range(sum(sizes))]
+
+
 def test_records_that_are_refused_for_different_reasons_are_to_blame_themselves() -> None:
     outcome = run(delivery(4), lambda it: Rejected(Fault(f"c{it.records[0]}", "")))
     assert sorted(it.part.records[0] for it in outcome.refused) == [0, 1, 2, 3]

@@ -23,8 +23,9 @@ that is suspected: what breaks it at the end of its batch would else block it fo
 **A setting that is wrong** makes the destination refuse every record (a wrong index, a missing
 header). So a lone record that is refused is held back until another is delivered, and refused only
 then. Where `rejected_after` are held for one reason, some others are tried, from all over the
-batch. If these are refused, too, the breaker is told: the records stay, and go again after a pause.
-A batch of fewer records counts with those before it, as long as nothing was delivered in between.
+batch; where order is kept the next ones, and more of them. If these are refused, too, the breaker
+is told: the records stay, and go again after a pause. A batch of fewer records counts with those
+before it, as long as nothing was delivered in between.
 """
 
 from collections import deque
@@ -51,6 +52,9 @@ _NANOSECONDS: Final = 1_000_000_000
 _PROBES: Final = 4
 """Further records that are tried before every record counts as refused."""
 
+_PROBES_IN_ORDER: Final = 100
+"""The same where order is kept: the next ones, which one sender may have spoiled all alike."""
+
 EVIDENCE: Final = 3
 """Failures, with other records delivered in between, after which a record may be refused."""
 
@@ -71,6 +75,7 @@ class Policy:
         max_unconfirmed: Maximum requests that wait for confirmation at once.
         rejected_after: Records refused in a row for one reason, none accepted meanwhile, after
             which no record is to blame; 0: each record is.
+        keeps_order: Whether no record may be sent before an earlier one that may yet be taken.
     """
 
     suspect_after: int = 5
@@ -81,6 +86,7 @@ class Policy:
     confirm_every_s: float = 1.0
     max_unconfirmed: int = 100
     rejected_after: int = 3
+    keeps_order: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +418,8 @@ class Delivery:
                 self._breaker.refusals = refusals
             return [Refused(task.part, fault, task.attempt) for task, fault in held]
         if refusals >= self._policy.rejected_after:
-            if self._probes >= _PROBES or not self._queue:
+            most = _PROBES_IN_ORDER if self._policy.keeps_order else _PROBES
+            if self._probes >= most or not self._queue:
                 return self._reject(now_ns)
             self._probes += 1
             self._probe()
@@ -433,14 +440,20 @@ class Delivery:
         return [Retrying(self._breaker.circuit)]
 
     def _probe(self) -> None:
-        """Have a record tried next that lies elsewhere, each time somewhere else."""
-        at = -1 if self._probes == 1 else len(self._queue) * (self._probes - 1) // _PROBES
-        whole = self._queue[at]
-        *rest, last = whole.part.records
-        del self._queue[at]
-        if rest:
-            self._queue.insert(len(self._queue) if at == -1 else at, whole.cut(tuple(rest)))
-        self._queue.appendleft(whole.cut((last,)))
+        """Have a record tried next by itself: the next one, or one elsewhere, each time another."""
+        if self._policy.keeps_order:
+            whole = self._queue.popleft()
+            tried, *rest = whole.part.records
+            if rest:
+                self._queue.appendleft(whole.cut(tuple(rest)))
+        else:
+            at = -1 if self._probes == 1 else len(self._queue) * (self._probes - 1) // _PROBES
+            whole = self._queue[at]
+            *rest, tried = whole.part.records
+            del self._queue[at]
+            if rest:
+                self._queue.insert(len(self._queue) if at == -1 else at, whole.cut(tuple(rest)))
+        self._queue.appendleft(whole.cut((tried,)))
 
     def _failed(self, task: _Task, result: Failed, now_ns: int) -> list[Effect]:
         self._blame(task, self._deliveries, now_ns)

@@ -112,6 +112,7 @@ class TaskRequestSink(RequestSink, TaskSink):
         super().__init__(config, context)
         self._task_settings = config
         self.keeps_order = config.max_in_flight == 1
+        self._policy = replace(self._policy, keeps_order=self.keeps_order)
         self.shares_tasks = self.sends_in_tasks
 
     def is_ready(self) -> bool:
