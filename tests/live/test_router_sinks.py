@@ -240,6 +240,23 @@ def test_points_refused_at_the_begin_of_a_batch_cost_no_later_one_of_another_ser
         server.close()
 
 
+def test_an_outage_costs_no_sample_of_a_series(tmp_path: Path) -> None:
+    """Its requests fail often enough for a record to be suspected."""
+    server = prometheus()
+    door = FaultDoor(MetricRun(server))
+    points = [gauge_record(0, value=it, time_ns=NOW_NS + it * 10**9) for it in range(-40, -10)]
+    try:
+        sink, made = CASES["prometheus"].sink(door, tmp_path, batch={"max_records": 10})
+        door.faults += [says(500)] * 12
+        sink.write(batch(points))
+        assert CASES["prometheus"].stored(door.backend) == Counter({0: len(points)})
+        assert dead_letters(made) == []
+        assert "already_there" not in made.meter.stage("x", received=30, lag=0).detail
+    finally:
+        door.close()
+        server.close()
+
+
 @pytest.mark.parametrize("again", ["answer lost", "killed"])
 def test_samples_of_one_series_that_come_again_are_no_dead_letters(
     tmp_path: Path, again: str

@@ -11,14 +11,16 @@ sink's rate limiter say, which outlive the batch.
 
 **A record that makes the destination fail** (500 each time, or silence) must neither block its sink
 for ever nor be told from an outage by a guess. A request that failed `suspect_after` times in a row
-is suspected: it goes behind the others, in halves. A failure is evidence against it, and not for an
-outage, if others were delivered since its failure before; what still fails then is bisected at
-once. A lone record is refused when `EVIDENCE` failures, its own or of what it was cut from, were
-evidence, and meanwhile others were delivered without a pause of `evidence_gap_s`, and it fails
-`confirmed_after_s` later, too: one request that gets through an outage convicts nothing. How long
-other suspects take, one after the other, does not count. With less evidence nothing is
-given up, but for one lone record each `poison_after_s` that the destination itself answers so, or
-that is suspected: what breaks it at the end of its batch would else block it for ever.
+is suspected: it goes behind the others, in halves. Where order is kept it is bisected in its place,
+and only a lone record is overtaken, by the next request: if that fails, too, as in an outage, the
+record is first again. A failure is evidence against a request, and not for an outage, if others
+were delivered since its failure before; what still fails then is bisected at once. A lone record is
+refused when `EVIDENCE` failures, its own or of what it was cut from, were evidence, and meanwhile
+others were delivered without a pause of `evidence_gap_s`, and it fails `confirmed_after_s` later,
+too: one request that gets through an outage convicts nothing. How long other suspects take, one
+after the other, does not count. With less evidence nothing is given up, but for one lone record
+each `poison_after_s` that the destination itself answers so, or that is suspected: what breaks it
+at the end of its batch would else block it for ever.
 
 **A setting that is wrong** makes the destination refuse every record (a wrong index, a missing
 header). So a lone record that is refused is held back until another is delivered, and refused only
@@ -31,6 +33,7 @@ before it, as long as nothing was delivered in between.
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final, assert_never
 
 from penstock.router.delivery.breaker import Breaker, Circuit
@@ -235,6 +238,7 @@ class Delivery:
         self._given_up_ns: int | None = None
         self._held: list[tuple[_Task, Fault]] = []
         self._probes = 0
+        self._overtaken: _Task | None = None
 
     @property
     def done(self) -> bool:
@@ -335,6 +339,7 @@ class Delivery:
             self._flowing_since_ns = now_ns
         self._deliveries += 1
         self._taken_ns = now_ns
+        self._overtaken = None
         self._breaker.refusals = 0
         self._breaker.succeeded(now_ns)
 
@@ -361,7 +366,10 @@ class Delivery:
         if later:
             failed = task.cut(tuple(indexes[index] for index in later))
             failed.failures = task.failures
-            self._queue.append(failed)
+            if self._policy.keeps_order:
+                self._queue_failed(failed, now_ns)
+            else:
+                self._queue.append(failed)
         if result.again:
             again = tuple(indexes[index] for index in sorted(result.again))
             self._queue.appendleft(_Task(Part(task.part.request, again), task.attempt))
@@ -457,18 +465,50 @@ class Delivery:
 
     def _failed(self, task: _Task, result: Failed, now_ns: int) -> list[Effect]:
         self._blame(task, self._deliveries, now_ns)
-        suspected = self._is_suspect(task, now_ns) or task.failures >= self._policy.suspect_after
         if len(task.part.records) == 1:
-            may_go = suspected and (result.answered or task.evidence > 0)
+            may_go = self._is_suspected(task, now_ns) and (result.answered or task.evidence > 0)
             blindly = may_go and self._is_alone_too_long(task, now_ns)
             if blindly or self._is_confirmed(task, task.evidence, now_ns):
                 self._given_up_ns = now_ns if blindly else self._given_up_ns
                 return [Refused(task.part, result.fault, task.attempt)]
-        if not suspected:
+        self._queue_failed(task, now_ns)
+        return [self._wait(result.fault.reason, result.after_s, now_ns)]
+
+    def _is_suspected(self, task: _Task, now_ns: int) -> bool:
+        return (
+            self._has_recent_evidence(task, now_ns) or task.failures >= self._policy.suspect_after
+        )
+
+    def _queue_failed(self, task: _Task, now_ns: int) -> None:
+        """Queue a request that failed, where its suspicion and those of others want it."""
+        if self._overtaken not in (None, task):
             self._queue.appendleft(task)
+            self._restore_order()
+        elif not self._is_suspected(task, now_ns):
+            self._queue.appendleft(task)
+        elif self._policy.keeps_order:
+            self._isolate(task)
         else:
             self._queue.extend(_halves(task) if len(task.part.records) > 1 else (task,))
-        return [self._wait(result.fault.reason, result.after_s, now_ns)]
+
+    def _isolate(self, task: _Task) -> None:
+        """Queue a suspected request where order is kept: only a lone record is overtaken."""
+        if len(task.part.records) > 1:
+            first, second = _halves(task)
+            first.failures = task.failures
+            self._queue.extendleft((second, first))
+            return
+        suspects = takewhile(lambda it: it.evidence and len(it.part.records) == 1, self._queue)
+        self._queue.insert(sum(1 for _ in suspects) + 1, task)
+        self._overtaken = None if task.evidence else task
+
+    def _restore_order(self) -> None:
+        """What overtook a lone record failed, too, as in an outage: that one is first again."""
+        overtaken, self._overtaken = self._overtaken, None
+        if overtaken is not None and overtaken in self._queue:  # it may be held meanwhile
+            self._queue.remove(overtaken)
+            overtaken.failures = 0
+            self._queue.appendleft(overtaken)
 
     def _blame(self, task: _Task, before: int, now_ns: int) -> None:
         """It failed; `before` this answer there had been so many deliveries."""
@@ -481,14 +521,14 @@ class Delivery:
             task.evidence, task.evident_ns = task.evidence + 1, self._taken_ns
         task.seen = self._deliveries
 
-    def _is_suspect(self, task: _Task, now_ns: int) -> bool:
+    def _has_recent_evidence(self, task: _Task, now_ns: int) -> bool:
         """Return whether there is recent evidence against the task's records."""
         lasts_s = self._policy.confirmed_after_s + 3 * self._policy.evidence_gap_s
         return task.evidence > 0 and not _is_past(task.evident_ns, lasts_s, now_ns)
 
     def _is_confirmed(self, task: _Task, times: int, now_ns: int) -> bool:
         lasted = _is_past(task.evident_since_ns, self._policy.confirmed_after_s, now_ns)
-        return times >= EVIDENCE and lasted and self._is_suspect(task, now_ns)
+        return times >= EVIDENCE and lasted and self._has_recent_evidence(task, now_ns)
 
     def _is_alone_too_long(self, task: _Task, now_ns: int) -> bool:
         since_ns = max(task.failing_since_ns, self._given_up_ns or 0)

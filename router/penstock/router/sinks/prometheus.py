@@ -222,8 +222,7 @@ class PrometheusWrite(HttpTaskSink):
         if len(request.items) == 1 and self._doubtful.issuperset(request.rows):
             self.context.meter.count("already_there")
             return Success()
-        # It is about that sample's time. Were it held back until others are taken, the last sample
-        # of the batch would be tried, and be the newest one of its series.
+        # It is about that sample's time, whether others are taken or not.
         return Rejected(replace(verdict.fault, about_record=True))
 
     @override
