@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
@@ -35,20 +36,32 @@ WRITTEN = 18_000
 """Records of one batch. A task writes them long enough for a test to kill it meanwhile."""
 
 
-def writes(process: psutil.Process) -> bool:
-    """Return whether a file of the lake is open in it now."""
-    return any("_writing" in file.path for file in process.open_files())
+def files_open_in(process: psutil.Process) -> set[Path]:
+    """The files of the lake that are open in it now."""
+    return {Path(file.path) for file in process.open_files() if "_writing" in file.path}
 
 
-def stopped_while_it_writes(job: RouterJob) -> psutil.Process | None:
-    """A Python worker that has a file of the lake open, and does no more."""
+def stopped_behind_a_file(
+    job: RouterJob, known: dict[int, set[Path]]
+) -> tuple[psutil.Process, set[Path]] | None:
+    """A Python worker that has finished files of the lake and has one open, and does no more.
+
+    `known` gets the files that were seen open in each process; those that are finished are returned
+    as well.
+    """
     for process in psutil.Process(job.daemon.pid).children(recursive=True):
         try:
-            if "java" in process.name() or not writes(process):  # its files take long to list
+            if "java" in process.name():  # its files take long to list
+                continue
+            seen = known.setdefault(process.pid, set())
+            seen |= files_open_in(process)
+            if not seen:
                 continue
             process.suspend()
-            if writes(process):
-                return process
+            now = files_open_in(process)
+            seen |= now
+            if now and (finished := {path for path in seen - now if path.exists()}):
+                return process, finished
             process.resume()
         except psutil.Error:  # it has just ended
             continue
@@ -65,12 +78,13 @@ def replay_all(job: RouterJob, sink: str, records: int) -> None:
 
 
 @pytest.mark.parametrize(("master", "restarts"), [("local[2,4]", 0), ("local[2]", 1)])
-def test_a_worker_killed_in_the_middle_of_a_task_leaves_each_record_once(
+def test_a_worker_killed_behind_files_of_its_task_leaves_each_record_once(
     tmp_path: Path, nats_url: str, master: str, restarts: int
 ) -> None:
     """Where Spark runs the task again, the batch goes on; else the batch comes again.
 
-    A replay replaces the files by their names, whichever run of a task has written them.
+    The files that it had finished are of no batch that was committed, and nobody sees them. A
+    replay replaces the files by their names, whichever run of a task has written them.
     """
     lines = [log_line(number, service=f"service-{number % 50}") for number in range(WRITTEN)]
     by: Any = ["kind", "date", "service"]  # many files of each task
@@ -78,9 +92,12 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_each_record_once(
     keys = {"spark": {"master": master}, "source": {"min_partitions": 3}}
     with job_of_logs(tmp_path, nats_url, lines, {"lake": lake}, **keys) as job:
         job.daemon.start(within_s=60)
-        stopped = partial(stopped_while_it_writes, job)
-        worker = wait_until(stopped, within_s=120, what="a task that writes", momentary=True)
-        assert worker is not None
+        stopped = partial(stopped_behind_a_file, job, {})
+        found = wait_until(stopped, within_s=120, what="a file of two", momentary=True)
+        assert found is not None
+        worker, finished = found
+        assert job.delivered() == 0
+        assert sum(pq.read_metadata(path).num_rows for path in finished) > 0
         worker.kill()
         wait_until(lambda: job.delivered() == WRITTEN, within_s=180, what="every record")
         assert job.rows()["value"].to_pylist() == lines
