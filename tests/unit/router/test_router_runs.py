@@ -1,19 +1,22 @@
 """Rows of one place stay together, however many places a batch has."""
 
 import json
+from collections import defaultdict
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.columns.run_length import runs
+from penstock.router.columns.run_length import ascends, runs
 from penstock.router.deadletters.writer import Reason, send_each_to_dlq
+from penstock.router.delivery.batch_names import in_log_order, positions_of
 from penstock.router.lake.layout import FORMER_PARTITIONED_BY, Partitioning
 from penstock.router.sinks.parquet.writer import split_by_partition
 from penstock.router.sinks.table_format import rows_by_partition
 from tests.support.sink_batches import batch, context, log_record
-from tests.unit.router.sink_rows import row, table
+from tests.unit.router.sink_rows import MORNING, row, table
 
 PLACES = [(stream, number) for stream in ("audit", "logs") for number in range(150)]
 KEYS = st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([0, 1, None]))
@@ -30,6 +33,46 @@ def test_a_run_goes_on_as_long_as_nothing_changes(keys: list[tuple[str, int]], c
     for begin, end in found:
         assert len({*keys[begin:end]}) == 1
         assert end == len(keys) or keys[end] != keys[begin]
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=6), st.integers(0, 6))
+def test_a_column_ascends_where_no_value_is_null_or_below_the_one_before(
+    values: list[int | None], cut: int
+) -> None:
+    column = pa.chunked_array([values[:cut], values[cut:]], pa.int64())
+    known = [it for it in values if it is not None]
+    in_order = len(known) == len(values) and known == sorted({*known})
+    assert ascends(column) == (in_order or len(values) < 2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=8
+    ),
+    st.booleans(),
+)
+def test_rows_of_a_file_are_in_the_order_of_the_log_as_they_come(
+    given_rows: list[tuple[int, int, int]], is_sorted: bool
+) -> None:
+    """Rows that are in order already are not sorted, and others are."""
+    unique = {(partition, offset): hour for partition, offset, hour in given_rows}
+    places = sorted(unique) if is_sorted else list(unique)
+    times = [MORNING + timedelta(hours=unique[place]) for place in places]
+    rows = table(
+        [
+            row(offset, partition=partition, time=time)
+            for (partition, offset), time in zip(places, times, strict=True)
+        ]
+    )
+    files = [
+        [*zip(part["partition"].to_pylist(), part["offset"].to_pylist(), strict=True)]
+        for _, part in split_by_partition(rows, Partitioning(("hour",)))
+    ]
+    expected = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
+    for place, hour in sorted(unique.items()):
+        expected[hour, place[0]].append(place)
+    assert files == [expected[key] for key in sorted(expected)]
+    assert positions_of(in_log_order(rows)) == [("logs", *it) for it in sorted(unique)]
 
 
 def rows_of_many_places() -> pa.Table:

@@ -21,6 +21,13 @@ def runs(rows: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
     return list(pairwise([0, *begins, rows.num_rows]))
 
 
+def ascends(column: pa.ChunkedArray) -> bool:
+    """Return whether each value is above the one before; null is not."""
+    before, after = column.slice(0, max(len(column) - 1, 0)), column.slice(1)
+    found = pc.all(pc.less(before, after), skip_nulls=False, min_count=0)
+    return found.as_py() is True
+
+
 def _changes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return for each value but the first whether it differs from its predecessor.
 

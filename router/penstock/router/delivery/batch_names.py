@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.router.columns.run_length import ascends, runs
 from penstock.router.read.offsets import Generations, StreamPartition, generation_at
 
 POSITION: Final = ("stream", "partition", "offset")
@@ -26,6 +27,8 @@ def positions_of(rows: pa.Table) -> list[RowPosition]:
 
 def in_log_order(rows: pa.Table) -> pa.Table:
     """Rows by stream, partition and offset, so that a batch that comes again is the same."""
+    if len(runs(rows, POSITION[:2])) < 2 and ascends(rows.column(POSITION[2])):
+        return rows
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in POSITION])
     return rows.take(order)
 

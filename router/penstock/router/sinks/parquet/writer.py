@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.router.columns.run_length import runs
+from penstock.router.columns.run_length import ascends, runs
 from penstock.router.delivery.batch_names import BatchNames, RowPosition, positions_of
 from penstock.router.lake.layout import NULL_PARTITION, Partitioning, Span
 from penstock.router.lake.merge import columns_with_dictionary
@@ -119,12 +119,14 @@ def split_by_partition(
     keys = list(dict.fromkeys(keys))
     if _HOUR in keys:
         rows = rows.append_column(_HOUR, _hours(rows, partitioning))
-    order = (*keys, *_LOG_POSITION, "offset")
-    sorted_by = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in order])
-    rows = _taken(rows, sorted_by)
+    places = (*keys, *_LOG_POSITION)
+    found = runs(rows, places)
+    if len(found) > 1 or not ascends(rows.column("offset")):  # else it is sorted, as most are
+        order = [(name, "ascending") for name in (*places, "offset")]
+        rows = _taken(rows, pc.sort_indices(rows, sort_keys=order))
+        found = runs(rows, places)
     dropped = [*partitioning.left_out, *(it for it in keys if it == _HOUR)]
     kept = rows.drop_columns(dropped) if dropped else rows
-    found = runs(rows, (*keys, *_LOG_POSITION))
     partitions = rows.select(keys).take(pa.array([begin for begin, _ in found], pa.int64()))
     for (begin, end), values in zip(found, partitions.to_pylist(), strict=True):
         told = values | _date_and_hour(values.get(_HOUR))
