@@ -15,9 +15,6 @@ CLIENT = ROOT / "logd" / "penstock" / "logd" / "client"
 SOURCE, TARGET = CLIENT / "async_client.py", CLIENT / "client.py"
 
 _HEAD: Final = '"""The blocking client; generated: change `penstock.logd.client.async_client`."""\n'
-_GROUPS: Final = r"""\1.blocking_group import GroupConsumer, Positions
-\1.group_consumer import GroupOptions"""
-
 _WORDS: Final = (
     (r"(?s)^.*?\n\"\"\"\n", _HEAD),
     (r"(?ms)^ *# async only\n.*?^ *# end\n", ""),
@@ -32,9 +29,9 @@ _WORDS: Final = (
     (r"\baclosing\b", "closing"),
     (r"\bAsyncGenerator\[(.*), None\]", r"Generator[\1, None, None]"),
     (r"\bAsyncGenerator\b", "Generator"),
-    (r"\bAsync(LogClient|CursorHandle|Positions)\b", r"\1"),
-    (r"(?m)^(from penstock.logd.client).group_consumer import Async.*$", _GROUPS),
-    (r"\bAsyncGroupConsumer\b", "GroupConsumer"),
+    (r"\bAsync(LogClient|CursorHandle|GroupConsumer|Positions)\b", r"\1"),
+    (r"\bclient\.group_consumer\b", "client.blocking_group"),
+    (r"\bclient\.transport\b", "client.sockets"),
     (r"\bConnectionPool\b", "SocketPool"),
 )
 _FIXES: Final = ("--select", "I,UP028", "--fix", "--unsafe-fixes", "--quiet")

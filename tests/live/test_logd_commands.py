@@ -19,6 +19,18 @@ from tests.support.processes import free_port
 
 pytestmark = pytest.mark.live
 
+LOADED = """
+import sys
+from penstock.logd.cli import cli
+try:
+    cli(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+print()
+print(*sys.modules)
+"""
+SLOW = {"asyncio", "duckdb", "nats", "numpy", "pyarrow", "pydantic", "rich", "structlog"}
+
 
 @pytest.fixture
 def logd(tmp_path: Path, nats_url: str) -> Iterator[Logd]:
@@ -38,6 +50,23 @@ async def publish(url: str, *payloads: bytes) -> None:
     for payload in payloads:
         await client.jetstream().publish("t.a", payload, headers={"K": "v"})
     await client.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "streams ls", "streams ls --json", "streams info logs", "match t.a", "gaps", "acl ls",
+        "quotas ls", "groups ls", "cursors ls", "cluster info",
+    ],
+)  # fmt: skip
+def test_a_command_that_lists_imports_neither_arrow_nor_an_event_loop(
+    logd: Logd, asked: str
+) -> None:
+    with logd.client() as log:
+        log.create_stream("logs", "t.>")
+    arguments = [sys.executable, "-c", LOADED, *asked.split(), "--server", logd.fetch]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert sorted(SLOW & set(done.stdout.splitlines()[-1].split())) == []
 
 
 async def test_a_stream_from_creation_to_deletion(logd: Logd, nats_url: str) -> None:

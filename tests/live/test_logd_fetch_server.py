@@ -15,10 +15,9 @@ import structlog
 from typing_extensions import override
 
 from penstock.logd.api.operations import Document
-from penstock.logd.api.protocol import REQUEST_HEAD, RESPONSE_HEAD, encode_request
+from penstock.logd.api.protocol import REQUEST_HEAD, RESPONSE_HEAD, ResponseDecoder, encode_request
 from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, ResponseSlot
 from penstock.logd.client import LogClient
-from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.principal import Principal
 from penstock.logd.storage import FileRange

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from typing_extensions import override
 
 from penstock.logd.api.operations import Fetch
-from penstock.logd.api.protocol import encode_response
+from penstock.logd.api.protocol import ResponseDecoder, encode_response
 from penstock.logd.client import (
     CommitPolicy,
     Cursor,
@@ -23,7 +23,6 @@ from penstock.logd.client import (
     OutOfRange,
     calls,
 )
-from penstock.logd.client.decoder import ResponseDecoder
 from penstock.logd.client.following import PAUSE_MAX_S, Committing, Following, RetryBackoff
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
 from penstock.logd.format.batch import Record, build_batch, describe_body, encode_body

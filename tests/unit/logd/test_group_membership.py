@@ -9,8 +9,8 @@ import pytest
 
 from penstock.logd.api.models import Cursor
 from penstock.logd.client.calls import Call
-from penstock.logd.client.following import Rows
-from penstock.logd.client.group_consumer import GroupOptions, Membership
+from penstock.logd.client.following import GroupOptions, Rows
+from penstock.logd.client.group_consumer import Membership
 from penstock.logd.errors import RefusedError
 from penstock.logd.format.batch import Record
 from tests.support.frames import make_batch_frame

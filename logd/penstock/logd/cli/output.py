@@ -28,16 +28,22 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import count
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from uuid import UUID
 
 import click
 import orjson
-import pyarrow as pa
 
 from penstock.base.clock import Clock, SystemClock
+from penstock.base.lazy_module import LazyModule
 from penstock.base.pluralize import pluralize
-from penstock.logd.format.batch import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.logd.format.batch import Record
+else:
+    pa = LazyModule("pyarrow")  # only rows of a query and records are Arrow
 
 # Controls (C0, DEL, C1), marks for directions and joins, unseen spaces, line and paragraph
 # separators, tag characters, halves of pairs. \x9b alone begins a sequence, as ESC [.
@@ -189,14 +195,14 @@ _AS_TEXT: Final = (Decimal, UUID, timedelta, date, time)
 _NS: Final = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
 
 
-def text_row(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+def text_row(batch: "pa.RecordBatch") -> Iterator[tuple[object, ...]]:
     """Rows of text and numbers."""
     alone = batch.num_columns == 1
     for row in _rows(batch):
         yield tuple(_cell(value, alone=alone) for value in row)
 
 
-def json_row(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+def json_row(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
     """Rows as objects; bytes that are not UTF-8 as base64, `_base64` behind the column's name."""
     names = batch.schema.names
     for row in _rows(batch):
@@ -210,12 +216,12 @@ def json_row(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         yield document
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+def _rows(batch: "pa.RecordBatch") -> Iterator[tuple[Any, ...]]:
     columns = [_values(column) for column in batch.columns]
     return zip(*columns, strict=True)
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: "pa.Array") -> list[Any]:
     """Python's values; nanoseconds, for which it has none, as text."""
     if pa.types.is_timestamp(column.type):
         scale, zone = _NS[column.type.unit], "Z" if column.type.tz else ""
@@ -473,13 +479,13 @@ def _value(value: Any) -> str:
     return safe_json(orjson.dumps(value))
 
 
-def record_text(offset: int, record: Record, partition: int | None = None) -> str:
+def record_text(offset: int, record: "Record", partition: int | None = None) -> str:
     """A record on one line; its partition, if it is one of several."""
     place = offset if partition is None else f"{partition}/{offset}"
     return f"{place}  {line_text(record)}"
 
 
-def line_text(record: Record) -> str:
+def line_text(record: "Record") -> str:
     """A record's time, and what it says: as telemetry, else its subject and payload."""
     time = time_text(record.timestamp_ns)
     if telemetry := Telemetry.read(record.value):
@@ -488,7 +494,7 @@ def line_text(record: Record) -> str:
     return f"{time}  {safe(record.subject)}  {value}"
 
 
-def record_pretty(offset: int, record: Record, partition: int | None = None) -> str:
+def record_pretty(offset: int, record: "Record", partition: int | None = None) -> str:
     """A record with everything it has, a payload that is JSON laid out."""
     place = "" if partition is None else f"partition {partition}  "
     lines = [f"{place}offset {offset}  {time_text(record.timestamp_ns)}  {safe(record.subject)}"]
@@ -502,7 +508,7 @@ def record_pretty(offset: int, record: Record, partition: int | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
-def record_json(offset: int, record: Record, partition: int | None = None) -> str:
+def record_json(offset: int, record: "Record", partition: int | None = None) -> str:
     """A record as a JSON object."""
     document: dict[str, Any] = {} if partition is None else {"partition": partition}
     document |= {

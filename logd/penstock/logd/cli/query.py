@@ -63,9 +63,9 @@ from penstock.logd.cli.server import (
 )
 from penstock.logd.client import LogClient
 from penstock.logd.errors import LogdError
+from penstock.logd.format.batch import SCHEMA_OF_DUMP
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records
-from penstock.logd.offline.dump import SCHEMA_OF_DUMP
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
 

@@ -54,14 +54,20 @@ from penstock.logd.client import Access, Fetched, LogClient
 from penstock.logd.client.calls import Call
 from penstock.logd.client.following import RetryBackoff, passes
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.format.batch import Record, decode_body, encode_body, stream_prefix
+from penstock.logd.format.batch import (
+    SCHEMA_OF_DUMP,
+    Record,
+    decode_body,
+    encode_body,
+    stream_prefix,
+)
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records, slice_rows
-from penstock.logd.offline.dump import SCHEMA_OF_DUMP
-from penstock.logd.storage.reader import DamagedRanges
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc
+
+    from penstock.logd.storage.reader import DamagedRanges
 else:
     pc = LazyModule("pyarrow.compute")
 
@@ -115,6 +121,8 @@ class ReadSession:
 
     def skip(self, stream: str, partition: int, first: int, upto: int) -> None:
         """Note that a range was skipped."""
+        from penstock.logd.storage.reader import DamagedRanges
+
         with self._lock:
             ranges = self._skipped.setdefault((stream, partition), DamagedRanges())
         ranges.add(first, upto)

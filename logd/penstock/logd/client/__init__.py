@@ -50,38 +50,57 @@ A range of offsets: `records`, `batches`. All that comes: `follow`, `follow_batc
 `follow` and `follow_batches` go on by themselves after logd was away. They never pass anything
 over on their own: an offset that is gone is an error unless `out_of_range` says where to go on, and
 a stream that was deleted and made again always is one.
+
+The modules are imported as their names are asked for: a command that lists streams does without an
+event loop and without Arrow.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.extras import require
 
 require("logd", "google_crc32c", "orjson", "pyarrow")
 
-from penstock.logd.api.models import (
-    ClusterInfo,
-    Cursor,
-    GroupInfo,
-    GroupMemberInfo,
-    GroupPartitionInfo,
-    NodeInfo,
-    PartitionInfo,
-    StreamInfo,
-)
-from penstock.logd.client.access import ANYBODY, Access
-from penstock.logd.client.async_client import AsyncCursorHandle, AsyncLogClient
-from penstock.logd.client.blocking_group import GroupConsumer, Positions
-from penstock.logd.client.client import CursorHandle, LogClient
-from penstock.logd.client.following import CommitPolicy, FollowOptions, OutOfRange, Position, passes
-from penstock.logd.client.group_consumer import (
-    AsyncGroupConsumer,
-    AsyncPositions,
-    GroupOptions,
-    GroupRecord,
-    GroupRows,
-)
-from penstock.logd.client.results import Fetched, OffsetRange
-from penstock.logd.client.routing import Prefer
-from penstock.logd.format.rows import Frame, batch_records, decoded_size, slice_rows, split_frames
-from penstock.logd.metadata.records import GroupPartition
+if TYPE_CHECKING:
+    from penstock.logd.api.models import (
+        ClusterInfo,
+        Cursor,
+        GroupInfo,
+        GroupMemberInfo,
+        GroupPartitionInfo,
+        NodeInfo,
+        PartitionInfo,
+        StreamInfo,
+    )
+    from penstock.logd.client.access import ANYBODY, Access
+    from penstock.logd.client.async_client import AsyncCursorHandle, AsyncLogClient
+    from penstock.logd.client.blocking_group import GroupConsumer, Positions
+    from penstock.logd.client.client import CursorHandle, LogClient
+    from penstock.logd.client.following import (
+        CommitPolicy,
+        FollowOptions,
+        GroupOptions,
+        OutOfRange,
+        Position,
+        passes,
+    )
+    from penstock.logd.client.group_consumer import (
+        AsyncGroupConsumer,
+        AsyncPositions,
+        GroupRecord,
+        GroupRows,
+    )
+    from penstock.logd.client.results import Fetched, OffsetRange
+    from penstock.logd.client.routing import Prefer
+    from penstock.logd.format.rows import (
+        Frame,
+        batch_records,
+        decoded_size,
+        slice_rows,
+        split_frames,
+    )
+    from penstock.logd.metadata.records import GroupPartition
 
 __all__ = [
     "ANYBODY",
@@ -120,3 +139,33 @@ __all__ = [
     "slice_rows",
     "split_frames",
 ]
+
+_HOMES: Final = {
+    name: module
+    for module, names in {
+        "api.models": (
+            "ClusterInfo Cursor GroupInfo GroupMemberInfo GroupPartitionInfo NodeInfo"
+            " PartitionInfo StreamInfo"
+        ),
+        "client.access": "ANYBODY Access",
+        "client.async_client": "AsyncCursorHandle AsyncLogClient",
+        "client.blocking_group": "GroupConsumer Positions",
+        "client.client": "CursorHandle LogClient",
+        "client.following": ("CommitPolicy FollowOptions GroupOptions OutOfRange Position passes"),
+        "client.group_consumer": "AsyncGroupConsumer AsyncPositions GroupRecord GroupRows",
+        "client.results": "Fetched OffsetRange",
+        "client.routing": "Prefer",
+        "format.rows": "Frame batch_records decoded_size slice_rows split_frames",
+        "metadata.records": "GroupPartition",
+    }.items()
+    for name in names.split()
+}
+"""The module below `penstock.logd` that defines a name; type checkers read the imports above."""
+
+if not TYPE_CHECKING:  # else a type checker would take any name for one of these
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(f"penstock.logd.{_HOMES[name]}"), name)
+        return value

@@ -9,7 +9,7 @@ import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -34,6 +34,7 @@ from penstock.logd.client.following import (
     Explode,
     Following,
     FollowOptions,
+    GroupOptions,
     Item,
     Position,
     RetryBackoff,
@@ -42,13 +43,14 @@ from penstock.logd.client.following import (
     single,
     whole,
 )
-from penstock.logd.client.group_consumer import AsyncGroupConsumer, AsyncPositions, GroupOptions
 from penstock.logd.client.results import Fetched, OffsetRange, leaders_elsewhere, merge
 from penstock.logd.client.routing import MetadataCache, Prefer
 from penstock.logd.client.transport import OUTSTANDING_MAX, ConnectionPool
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.format.batch import Record, decode_body
-from penstock.logd.format.rows import batch_records, slice_rows
+
+if TYPE_CHECKING:  # what reads records is imported when some are read: a client may read none
+    from penstock.logd.client.group_consumer import AsyncGroupConsumer, AsyncPositions
+    from penstock.logd.format.batch import Record
 
 _DEFAULT: Final = FollowOptions()
 _AT_CLOSE: Final = CommitPolicy()
@@ -114,7 +116,7 @@ class AsyncCursorHandle:
         *,
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
-    ) -> AsyncGenerator[tuple[int, Record], None]:
+    ) -> "AsyncGenerator[tuple[int, Record], None]":
         """`follow_batches` one by one, as (offset, record)."""
         return self._follow(start, commit, options, single)
 
@@ -506,6 +508,9 @@ class AsyncLogClient:
             RefusedError: As `fetch`; `STREAM_RECREATED` when that happens meanwhile.
             CorruptError: Damaged or missing frames.
         """
+        from penstock.logd.format.batch import decode_body
+        from penstock.logd.format.rows import slice_rows
+
         upto = (await self.offsets(stream, partition)).end if end is None else end
         offset, incarnation = start, None
         while offset < upto:
@@ -533,8 +538,10 @@ class AsyncLogClient:
 
     async def records(
         self, stream: str, start: int, end: int | None = None, *, partition: int = 0
-    ) -> AsyncGenerator[tuple[int, Record], None]:
+    ) -> "AsyncGenerator[tuple[int, Record], None]":
         """Read records one by one as (offset, record); for people and tests, not for bulk."""
+        from penstock.logd.format.rows import batch_records, slice_rows
+
         async with aclosing(self.batches(stream, start, end, partition=partition)) as batches:
             async for header, batch in batches:
                 for item in batch_records(header, slice_rows(header, batch, start, end)):
@@ -563,8 +570,10 @@ class AsyncLogClient:
 
     async def follow(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> AsyncGenerator[tuple[int, Record], None]:
+    ) -> "AsyncGenerator[tuple[int, Record], None]":
         """`follow_batches` one by one, as (offset, record)."""
+        from penstock.logd.format.rows import batch_records
+
         async with aclosing(self.following(stream, start, options)) as following:
             async for rows in following:
                 for item in () if isinstance(rows, int) else batch_records(*rows):
@@ -633,8 +642,8 @@ class AsyncLogClient:
         streams: str | Sequence[str],
         options: GroupOptions = _GROUP,
         *,
-        positions: AsyncPositions | None = None,
-    ) -> AsyncGroupConsumer:
+        positions: "AsyncPositions | None" = None,
+    ) -> "AsyncGroupConsumer":
         """Be a member of a consumer group while `async with` lasts.
 
         The members share the partitions of the streams. Each reads on from what the group has
@@ -649,6 +658,8 @@ class AsyncLogClient:
                 position with its results, and so has every record's result exactly once. It is
                 called when a partition is granted; None: the group's cursor counts.
         """
+        from penstock.logd.client.group_consumer import AsyncGroupConsumer
+
         names = (streams,) if isinstance(streams, str) else tuple(streams)
         return AsyncGroupConsumer(self, group, names, options, positions)
 

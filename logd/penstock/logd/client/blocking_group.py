@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from penstock.base.clock import monotonic_ns
 from penstock.logd.client.access import Access
 from penstock.logd.client.async_client import AsyncLogClient
+from penstock.logd.client.following import GroupOptions
 from penstock.logd.client.group_consumer import (
     AsyncGroupConsumer,
     AsyncPositions,
-    GroupOptions,
     GroupRecord,
     GroupRows,
     Item,

@@ -28,8 +28,6 @@ from penstock.logd.client.access import cause_of_failure, in_words
 from penstock.logd.client.results import OFFSETS_HERE, Fetched, HeldRecords, OffsetRange
 from penstock.logd.controller.group_messages import Assignment, MemberAnswer, MemberBeat
 from penstock.logd.errors import CorruptError, NoAnswerError
-from penstock.logd.format.record_checksums import decode_checksums
-from penstock.logd.format.rows import sound_frames
 from penstock.logd.metadata.records import GroupPartition
 from penstock.logd.security.acl import AclRule, Action
 from penstock.logd.security.quotas import Quota
@@ -282,6 +280,8 @@ def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
     where = f"{where} {request.stream}/{request.partition}"
 
     def read(answer: models.FetchedRange, payload: memoryview) -> Fetched:
+        from penstock.logd.format.rows import sound_frames
+
         frames, are_all = sound_frames(payload, where=where)
         return Fetched(
             frames=frames,
@@ -298,12 +298,13 @@ def fetch(request: operations.Fetch, *, where: str) -> Call[Fetched]:
 
 def verify(request: operations.Verify, *, node: str | None) -> Call[HeldRecords]:
     """Return the call for a node's records in a range; without a node, of the asked one."""
-    return make(
-        request,
-        models.HeldRange,
-        lambda answer, payload: HeldRecords(answer, decode_checksums(payload)),
-        node=node,
-    )
+
+    def read(answer: models.HeldRange, payload: memoryview) -> HeldRecords:
+        from penstock.logd.format.record_checksums import decode_checksums
+
+        return HeldRecords(answer, decode_checksums(payload))
+
+    return make(request, models.HeldRange, read, node=node)
 
 
 def find_ids(request: operations.FindIds) -> Call[list[tuple[int, int]]]:

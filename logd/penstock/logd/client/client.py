@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,7 +22,6 @@ from penstock.logd.api.models import (
 from penstock.logd.api.operations import Fetch, FindIds
 from penstock.logd.client import calls
 from penstock.logd.client.access import ANYBODY, Access
-from penstock.logd.client.blocking_group import GroupConsumer, Positions
 from penstock.logd.client.calls import Call
 from penstock.logd.client.following import (
     FETCH_BYTES,
@@ -31,6 +30,7 @@ from penstock.logd.client.following import (
     Explode,
     Following,
     FollowOptions,
+    GroupOptions,
     Item,
     Position,
     RetryBackoff,
@@ -39,13 +39,14 @@ from penstock.logd.client.following import (
     single,
     whole,
 )
-from penstock.logd.client.group_consumer import GroupOptions
 from penstock.logd.client.results import Fetched, OffsetRange, leaders_elsewhere, merge
 from penstock.logd.client.routing import MetadataCache, Prefer
-from penstock.logd.client.transport import SocketPool
+from penstock.logd.client.sockets import SocketPool
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.format.batch import Record, decode_body
-from penstock.logd.format.rows import batch_records, slice_rows
+
+if TYPE_CHECKING:  # what reads records is imported when some are read: a client may read none
+    from penstock.logd.client.blocking_group import GroupConsumer, Positions
+    from penstock.logd.format.batch import Record
 
 _DEFAULT: Final = FollowOptions()
 _AT_CLOSE: Final = CommitPolicy()
@@ -109,7 +110,7 @@ class CursorHandle:
         *,
         commit: CommitPolicy = _AT_CLOSE,
         options: FollowOptions = _DEFAULT,
-    ) -> Generator[tuple[int, Record], None, None]:
+    ) -> "Generator[tuple[int, Record], None, None]":
         """`follow_batches` one by one, as (offset, record)."""
         return self._follow(start, commit, options, single)
 
@@ -492,6 +493,9 @@ class LogClient:
             RefusedError: As `fetch`; `STREAM_RECREATED` when that happens meanwhile.
             CorruptError: Damaged or missing frames.
         """
+        from penstock.logd.format.batch import decode_body
+        from penstock.logd.format.rows import slice_rows
+
         upto = (self.offsets(stream, partition)).end if end is None else end
         offset, incarnation = start, None
         while offset < upto:
@@ -519,8 +523,10 @@ class LogClient:
 
     def records(
         self, stream: str, start: int, end: int | None = None, *, partition: int = 0
-    ) -> Generator[tuple[int, Record], None, None]:
+    ) -> "Generator[tuple[int, Record], None, None]":
         """Read records one by one as (offset, record); for people and tests, not for bulk."""
+        from penstock.logd.format.rows import batch_records, slice_rows
+
         with closing(self.batches(stream, start, end, partition=partition)) as batches:
             for header, batch in batches:
                 yield from batch_records(header, slice_rows(header, batch, start, end))
@@ -548,8 +554,10 @@ class LogClient:
 
     def follow(
         self, stream: str, start: Position, options: FollowOptions = _DEFAULT
-    ) -> Generator[tuple[int, Record], None, None]:
+    ) -> "Generator[tuple[int, Record], None, None]":
         """`follow_batches` one by one, as (offset, record)."""
+        from penstock.logd.format.rows import batch_records
+
         with closing(self.following(stream, start, options)) as following:
             for rows in following:
                 yield from () if isinstance(rows, int) else batch_records(*rows)
@@ -614,8 +622,8 @@ class LogClient:
         streams: str | Sequence[str],
         options: GroupOptions = _GROUP,
         *,
-        positions: Positions | None = None,
-    ) -> GroupConsumer:
+        positions: "Positions | None" = None,
+    ) -> "GroupConsumer":
         """Be a member of a consumer group while `with` lasts.
 
         The members share the partitions of the streams. Each reads on from what the group has
@@ -630,6 +638,8 @@ class LogClient:
                 position with its results, and so has every record's result exactly once. It is
                 called when a partition is granted; None: the group's cursor counts.
         """
+        from penstock.logd.client.blocking_group import GroupConsumer
+
         names = (streams,) if isinstance(streams, str) else tuple(streams)
         return GroupConsumer(self, group, names, options, positions)
 

@@ -11,10 +11,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from penstock.base.backoff import Backoff
 from penstock.logd.api.models import Cursor, StreamInfo
@@ -23,9 +22,12 @@ from penstock.logd.client import calls
 from penstock.logd.client.calls import Call
 from penstock.logd.client.results import Fetched
 from penstock.logd.errors import CorruptError, RefusedError, UnavailableError
-from penstock.logd.format.batch import Record, decode_body
-from penstock.logd.format.frame import FrameHeader
-from penstock.logd.format.rows import batch_records, slice_rows
+
+if TYPE_CHECKING:  # what reads records is imported when some are read: a client may read none
+    import pyarrow as pa
+
+    from penstock.logd.format.batch import Record
+    from penstock.logd.format.frame import FrameHeader
 
 Position = int | End | datetime
 """An offset, an end of the log, or the first record at or after a time (with its zone)."""
@@ -49,7 +51,7 @@ _BUSY: Final = frozenset({"TOO_MANY_CONNECTIONS", "TOO_MANY_REQUESTS", "UNAVAILA
 _TIME_NS_MAX: Final = (1 << 63) - 1
 """Maximum nanoseconds in a request: dates from 1678 to 2261. No record is beyond them."""
 
-Rows = tuple[FrameHeader, pa.RecordBatch]
+Rows = tuple["FrameHeader", "pa.RecordBatch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,9 @@ class Following:
         if isinstance(answer, int):
             self.offset = answer
             return
+        from penstock.logd.format.batch import decode_body
+        from penstock.logd.format.rows import slice_rows
+
         self.incarnation, self._log_epoch = answer.incarnation, answer.log_epoch
         for header, body in answer.frames:
             where = f"{self._server} {self.stream}/{self._options.partition}"
@@ -252,6 +257,34 @@ class CommitPolicy:
     seconds: float | None = None
 
 
+_DEFAULT_POLICY: Final = CommitPolicy(records=1000, seconds=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """Options of a member of a consumer group.
+
+    Attributes:
+        session_s: Seconds without an answered heartbeat after which it stops reading; a little
+            later its partitions go to others. 1 to 300.
+        start: Position in a partition without a committed cursor.
+        commit: Policy of commits, which also happen before a partition is released and when the
+            consumer is closed; None: only by `commit`.
+        subject: A filter; records on other subjects are left out.
+        out_of_range: Action when the next offset of a partition cannot be read any more.
+        bytes_max: Bytes of frames requested at a time from each partition.
+        name: Prefix of the member's id, for people to recognise it.
+    """
+
+    session_s: float = 10.0
+    start: Position = "earliest"
+    commit: CommitPolicy | None = _DEFAULT_POLICY
+    subject: str | None = None
+    out_of_range: OutOfRange = "raise"
+    bytes_max: int = FETCH_BYTES
+    name: str = "member"
+
+
 class Committing:
     """Counts what a consumer has been given and is done with.
 
@@ -346,7 +379,9 @@ def whole(rows: Rows) -> Iterator[tuple[Rows, int, int]]:
     yield rows, header.next_offset, batch.num_rows
 
 
-def single(rows: Rows) -> Iterator[tuple[tuple[int, Record], int, int]]:
+def single(rows: Rows) -> "Iterator[tuple[tuple[int, Record], int, int]]":
     """A frame's rows one by one."""
+    from penstock.logd.format.rows import batch_records
+
     for offset, record in batch_records(*rows):
         yield (offset, record), offset + 1, 1

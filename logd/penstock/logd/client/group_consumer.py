@@ -23,11 +23,10 @@ from penstock.logd.api.models import Cursor
 from penstock.logd.api.operations import End
 from penstock.logd.client import calls
 from penstock.logd.client.following import (
-    FETCH_BYTES,
     CommitPolicy,
     Committing,
     FollowOptions,
-    OutOfRange,
+    GroupOptions,
     Position,
     RetryBackoff,
     Rows,
@@ -53,33 +52,6 @@ from penstock.logd.format.batch import Record
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records, slice_rows
 from penstock.logd.metadata.records import GroupPartition
-
-DEFAULT_POLICY: Final = CommitPolicy(records=1000, seconds=1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """Options of a member of a consumer group.
-
-    Attributes:
-        session_s: Seconds without an answered heartbeat after which it stops reading; a little
-            later its partitions go to others. 1 to 300.
-        start: Position in a partition without a committed cursor.
-        commit: Policy of commits, which also happen before a partition is released and when the
-            consumer is closed; None: only by `commit`.
-        subject: A filter; records on other subjects are left out.
-        out_of_range: Action when the next offset of a partition cannot be read any more.
-        bytes_max: Bytes of frames requested at a time from each partition.
-        name: Prefix of the member's id, for people to recognise it.
-    """
-
-    session_s: float = 10.0
-    start: Position = "earliest"
-    commit: CommitPolicy | None = DEFAULT_POLICY
-    subject: str | None = None
-    out_of_range: OutOfRange = "raise"
-    bytes_max: int = FETCH_BYTES
-    name: str = "member"
 
 
 @dataclass(frozen=True, slots=True)

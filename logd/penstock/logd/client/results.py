@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.logd.api.models import HeldRange, PartitionInfo, StreamInfo, StreamList
-from penstock.logd.format.record_checksums import RecordChecksum
-from penstock.logd.format.rows import Frame
+
+if TYPE_CHECKING:  # who reads no record does without Arrow
+    from penstock.logd.format.record_checksums import RecordChecksum
+    from penstock.logd.format.rows import Frame
 
 OFFSETS_HERE: Final = (
     "start_offset",
@@ -42,7 +44,7 @@ class Fetched:
         log_epoch: The last leader epoch in the log that was read; None: the server does not say.
     """
 
-    frames: list[Frame]
+    frames: "list[Frame]"
     range: OffsetRange
     high_watermark: int
     next_offset: int
@@ -55,7 +57,7 @@ class HeldRecords(NamedTuple):
     """A node's records in a range of offsets, and the checksum of each, if requested."""
 
     range: HeldRange
-    checksums: list[RecordChecksum]
+    checksums: "list[RecordChecksum]"
 
 
 def leaders_elsewhere(described: StreamList) -> list[str]:

@@ -44,6 +44,11 @@ SCHEMA: Final = pa.schema(
     ]
 )
 
+SCHEMA_OF_DUMP: Final = pa.schema(
+    [pa.field("offset", pa.int64(), nullable=False), *list(SCHEMA)[1:]]
+)
+"""The batch's columns, with the offset itself instead of its delta to a frame that is not there."""
+
 Compression = Literal["zstd", "lz4"]
 _END_OF_STREAM_SIZE: Final = 8
 

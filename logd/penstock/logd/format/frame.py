@@ -40,14 +40,19 @@ or a flag it does not know, and a reserved byte that is not zero.
 """
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
-import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import CorruptError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = LazyModule("pyarrow")  # who reads no frame does without
 
 MAGIC: Final = b"PNSF"
 FORMAT_VERSION: Final = 1

@@ -10,7 +10,7 @@ from penstock.base.lazy_module import LazyModule
 from penstock.logd.encryption.key_file import Masters, read_keys
 from penstock.logd.encryption.master_keys import MasterKeys
 from penstock.logd.errors import CorruptError, CorruptFrameError
-from penstock.logd.format.batch import SCHEMA, SCHEMA_VERSION, decode_body
+from penstock.logd.format.batch import SCHEMA_OF_DUMP, SCHEMA_VERSION, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import slice_rows
 from penstock.logd.offline.overlay_disk import OverlayDisk
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 else:
     pq = LazyModule("pyarrow.parquet")
-
-SCHEMA_OF_DUMP: Final = pa.schema(
-    [pa.field("offset", pa.int64(), nullable=False), *list(SCHEMA)[1:]]
-)
-"""The batch's columns, with the offset itself instead of its delta to a frame that is not there."""
 
 _GROUP_ROWS: Final = 64 * 1024
 """Rows of a Parquet row group at least, the last one excepted."""
