@@ -132,6 +132,8 @@ class Telemetry:
         yield from gap_reasons(self.engine.subscription_manager.gaps)
         for offline_partition in self.engine.offline_partition():
             yield f"stream {offline_partition.name}: {offline_partition.reason}"
+        # A start is probed again and again: little is done about each of thousands that are well.
+        now_ns = self.engine.subscription_manager.now().unix_ns
         for partition in self.engine.partitions():
             if partition.failure:
                 yield f"stream {partition.label}: {partition.failure}"
@@ -140,7 +142,7 @@ class Telemetry:
                 what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
                 yield f"stream {partition.label}: {what}; see: penstock logd gaps"
             dedup = partition.intake.dedup
-            if dedup.lost_until_ns > self.engine.subscription_manager.now().unix_ns:
+            if dedup.lost_until_ns > now_ns:
                 what = f"its dedup state below offset {dedup.lost} is lost"
                 yield f"stream {partition.label}: {what}; repeats may be stored again"
 

@@ -194,6 +194,8 @@ class LogReader:
 
         What no reader has read since the log was written may be damaged without being here.
         """
+        if not self.damages.ranges:
+            return []
         return self.damages.within(self.start_offset, self.end_offset)
 
     def read(self, offset: int, *, bytes_max: int, upto: int) -> list[FileRange]:
