@@ -1,5 +1,6 @@
 """Imports at the start of a daemon: without rich, plugins of pydantic, Arrow's own memory pool."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,9 @@ def daemon_imports() -> Iterator[None]:
     Penstock has none, and an app's instrumentation has no place in a daemon. Garbage collections
     would look again and again at what stays until the end. Arrow allocates by malloc, unless the
     environment says otherwise: its own pool keeps 4 MiB from its first array on, and more with each
-    thread. The processes that the daemon starts do likewise.
+    thread. The processes that the daemon starts do likewise. What is imported is left out of
+    collections for ever: the first one after the block would look at all of it, and hardly any is
+    garbage (700 of logd's 109,000 objects).
 
     What has been imported before stays. After the block all of it can be imported; modules that
     need rich cannot be imported within it.
@@ -40,6 +43,7 @@ def daemon_imports() -> Iterator[None]:
     try:
         with uncollected():
             yield
+            gc.freeze()
     finally:
         for name in absent:
             del sys.modules[name]

@@ -37,6 +37,15 @@ assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
 print(*sys.modules)
 import rich
 """
+FROZEN = """
+import gc
+from penstock.base.daemon_imports import daemon_imports
+with daemon_imports():
+    import structlog
+kept = gc.get_freeze_count()
+gc.collect()
+print(*["frozen"] * (kept > 10_000 and gc.get_freeze_count() == kept and gc.isenabled()))
+"""
 POOL = """
 from penstock.base.daemon_imports import daemon_imports
 with daemon_imports():
@@ -50,6 +59,16 @@ try:
     main()
 except SystemExit as end:
     assert not end.code, end.code
+print()
+print(*sys.modules)
+"""
+LAUNCHED = """
+import sys
+from penstock.deploy.main import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code == 78, end.code
 print()
 print(*sys.modules)
 """
@@ -115,6 +134,14 @@ def test_a_daemon_imports_nothing_that_its_configuration_does_not_ask_for(
     assert sorted(unused & imported) == []
 
 
+def test_a_launcher_has_rich_for_its_tables_and_not_for_tracebacks(tmp_path: Path) -> None:
+    wrong = tmp_path / "up.yaml"
+    wrong.write_text("nobody: {}\n")
+    imported = _modules(LAUNCHED, "up", "--dir", str(tmp_path), "--config", str(wrong))
+    assert {"rich.table", "structlog"} < imported
+    assert not {"pygments", "rich.traceback"} & imported
+
+
 @pytest.mark.parametrize("command", [None, *cli.list_commands(click.Context(cli))])
 def test_the_help_of_a_command_imports_no_library_that_only_its_work_needs(
     command: str | None,
@@ -135,6 +162,10 @@ def test_an_installed_plugin_of_pydantic_and_rich_are_left_out_and_may_be_import
     imported = _modules(WITHIN, PYTHONPATH=str(tmp_path))
     assert {"structlog", "pydantic"} < imported
     assert not {"penstock_plugged", "rich"} & imported
+
+
+def test_no_collection_looks_at_what_was_imported() -> None:
+    assert _modules(FROZEN) == {"frozen"}
 
 
 @pytest.mark.parametrize(("asked", "found"), [({}, "system"), ({NAME: "mimalloc"}, "mimalloc")])
