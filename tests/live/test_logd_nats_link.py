@@ -101,6 +101,23 @@ async def test_malformed_input_leads_to_a_new_connection_with_the_subscriptions(
         await running
 
 
+async def test_a_link_asks_as_often_as_its_timing_says() -> None:
+    often, seldom = FakeServer(lambda _: b""), FakeServer(lambda _: b"")
+    async with (
+        linked(often, LinkTiming(ask_s=0.01)) as (asking, _),
+        linked(seldom, LinkTiming(ask_s=3600)) as (quiet, _),
+        asyncio.TaskGroup() as tasks,
+    ):
+        for link in (quiet, asking):
+            await link.connect()
+            tasks.create_task(link.run())
+        await wait_until_async(lambda: seldom.lines.count(b"PING") == 2)  # of the start, then one
+        await wait_until_async(lambda: often.lines.count(b"PING") > 20)
+        assert seldom.lines.count(b"PING") == 2
+        quiet.close()
+        asking.close()
+
+
 async def test_a_refusal_names_what_the_server_said() -> None:
     server = FakeServer(lambda _: b"-ERR 'Authorization Violation'\r\n")
     async with linked(server) as (link, _):

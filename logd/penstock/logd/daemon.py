@@ -34,7 +34,7 @@ from penstock.logd.limits import WORKERS_MAX
 from penstock.logd.listeners import Listeners
 from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.nats.jetstream_hints import JetStreamHints
-from penstock.logd.nats.link import LinkEvent, NatsLink
+from penstock.logd.nats.link import ANSWERS_ONLY, LinkEvent, NatsLink
 from penstock.logd.nats.protocol import NatsRefusedError, NatsSetupError
 from penstock.logd.net.peer_tls import PeerTls
 from penstock.logd.partition.acks import AckSender, LoopDispatcher
@@ -242,7 +242,12 @@ class _Daemon:
             on_event=self._on_link_event,
         )
         self._ack_link = NatsLink(
-            access, name=f"{config.node}/acks", on_messages=_ignore, rng=rng, clock=clock
+            access,
+            name=f"{config.node}/acks",
+            on_messages=_ignore,
+            rng=rng,
+            clock=clock,
+            timing=ANSWERS_ONLY,
         )
         self._budget = ByteBudget(config.max_intake_bytes)
         self._tracing = Tracing(config.tracing, "logd", config.node)

@@ -40,7 +40,7 @@ from penstock.logd.liftbridge.errors import CallError, call_error
 from penstock.logd.liftbridge.permissions import CallAuthorization
 from penstock.logd.metadata.streams import StreamConfig, check_not_internal
 from penstock.logd.nats.connect import NatsAccess
-from penstock.logd.nats.link import NatsLink
+from penstock.logd.nats.link import ANSWERS_ONLY, NatsLink
 from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.security.principal import current_caller
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
@@ -92,7 +92,12 @@ class Relay:
     ) -> None:
         rng = random.Random()  # noqa: S311 - jitter, not a secret
         self.link = NatsLink(
-            access, name=f"{node}/grpc", on_messages=self.on_messages, rng=rng, clock=clock
+            access,
+            name=f"{node}/grpc",
+            on_messages=self.on_messages,
+            rng=rng,
+            clock=clock,
+            timing=ANSWERS_ONLY,
         )
         self.gate = ByteSemaphore(bytes_max)
         self.counts: Counter[str] = Counter()

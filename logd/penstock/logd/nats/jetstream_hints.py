@@ -30,7 +30,7 @@ from penstock.base.clock import Clock
 from penstock.logd.format.subjects import is_inbox
 from penstock.logd.intake.turn import Message
 from penstock.logd.nats.connect import NatsAccess
-from penstock.logd.nats.link import LinkEvent, LinkState, NatsLink
+from penstock.logd.nats.link import ANSWERS_ONLY, LinkEvent, LinkState, NatsLink
 
 _PREFIX: Final = b"$JS.API."
 _QUESTION: Final = b"$JS.API.INFO"
@@ -107,6 +107,7 @@ class JetStreamHints:
             rng=random.Random(),  # noqa: S311 - jitter, not a secret
             clock=clock,
             on_event=self._on_event,
+            timing=ANSWERS_ONLY,
         )
         self._stored = stored
         self._inbox = f"_INBOX.{secrets.token_hex(8)}"

@@ -45,9 +45,6 @@ from penstock.logd.nats.protocol import (
 )
 from penstock.logd.nats.servers import NatsServer, ServerPool
 
-INTERVAL_S: Final = 0.5
-"""Seconds between two questions: as much may a gap seem longer than it was."""
-
 _SILENT_NS: Final = 5_000_000_000
 """Nanoseconds after which a server that sends nothing, though it was asked, is taken for gone."""
 
@@ -256,16 +253,23 @@ class LinkTiming(Struct, frozen=True, kw_only=True):
     """Times of a link.
 
     Attributes:
+        ask_s: Seconds between two questions whether the server is there: as much may a gap seem
+            longer than it was, and as much later a server that is gone be left.
         confirm_s: Maximum seconds of a server's answer.
         proof_s: Maximum seconds of a proof that other servers route to the link.
         short_s: Seconds below which a connection was too short: the next is not made at once.
         sleep: Waits between attempts to connect.
     """
 
+    ask_s: float = 0.5
     confirm_s: float = 5.0
     proof_s: float = PROOF_S
     short_s: float = 1.0
     sleep: Sleep = asyncio.sleep
+
+
+ANSWERS_ONLY: Final = LinkTiming(ask_s=2.0)
+"""Times of a link to which no stream's messages come, so that no gap is measured by it."""
 
 
 class NatsLink:
@@ -532,7 +536,7 @@ class NatsLink:
                     self._give_up(wire)
                 await asyncio.wait(
                     (wire.closed, moving),
-                    timeout=INTERVAL_S,
+                    timeout=self._timing.ask_s,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
         finally:

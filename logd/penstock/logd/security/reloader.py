@@ -189,7 +189,8 @@ class CredentialReloader:
         """Look at the files until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            await loop.run_in_executor(self._worker, self._look)
+            if self._looked:
+                await loop.run_in_executor(self._worker, self._look)
             await asyncio.sleep(_LOOK_S)
 
     def reload(self) -> None:
