@@ -280,6 +280,11 @@ def test_workers_are_forked_by_the_routers_own_daemon_where_the_driver_runs_task
     assert session_settings("x", chosen, tmp_path)[daemon] == "pyspark.daemon"
 
 
+def test_java_writes_no_figures_of_its_own(tmp_path: Path) -> None:
+    settings = session_settings("x", Spark(), tmp_path)
+    assert '"-XX:-UsePerfData"' in settings["spark.driver.extraJavaOptions"]
+
+
 def test_java_has_one_compiler_unless_the_job_says_otherwise(tmp_path: Path) -> None:
     drivers, executors = (f"spark.{it}.defaultJavaOptions" for it in ("driver", "executor"))
     local = session_settings("x", Spark(), tmp_path)

@@ -90,13 +90,17 @@ class CursorPublisher:
         self._log = structlog.get_logger()
         self.problem: str | None = None
 
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether what has changed is to be committed again."""
+        return now_ns >= self._next_ns
+
     def publish(self, positions: Mapping[str, Offsets], *, now: bool = False) -> None:
         """Commit what has changed, by sink, when that is due again or wanted `now`.
 
         A failure is logged once and tried again later; it holds up nothing, no other stream either.
         """
         now_ns = self._clock.monotonic_ns()
-        if now_ns < self._next_ns and not now:
+        if not self.is_due(now_ns) and not now:
             return
         self._next_ns = now_ns + round(INTERVAL_S * 1e9)
         changed = {
@@ -164,6 +168,9 @@ def _stream_of(sink_partition: _SinkPartition) -> tuple[str, str]:
 
 
 _DRAIN_POLL_S = 0.05
+_LOG_EVERY_NS: Final = 2_000_000_000
+"""Between two looks at how far the log goes, which logd describes with all streams of the job."""
+
 _CURSOR_TIMEOUT_S = 2.0
 """Maximum seconds in which logd stores cursors at the end of a job."""
 
@@ -191,6 +198,7 @@ class Job:
         self._maintenance: MaintenanceThreads | None = None
         self._meters: dict[str, Meter] = {}
         self._ends: Mapping[StreamPartition, Readable] = {}
+        self._look_at_ns = 0
         self._goal = Goal({}, {}, {})
         self._cursors = LogClient(
             config.logd, timeout_s=_CURSOR_TIMEOUT_S, access=config.source.access()
@@ -314,8 +322,12 @@ class Job:
         now_ns = self._clock.monotonic_ns()
         self._cluster_problem = self._session.executors_missing(now_ns)
         self._session.end_unused_processes(now_ns)
-        if self._look_at_log() and self._positions is not None:
-            self._positions.publish({query.name: query.position() for query in self._queries})
+        commits = self._positions is not None and self._positions.is_due(now_ns)
+        if commits or now_ns >= self._look_at_ns:
+            answers = self._look_at_log()
+            self._look_at_ns = now_ns + _LOG_EVERY_NS if answers else now_ns
+            if answers and self._positions is not None:
+                self._positions.publish({query.name: query.position() for query in self._queries})
         self._health = Health.DEGRADED if self._problems() else Health.READY
         self._status = self._describe()
 
