@@ -178,6 +178,7 @@ def _run_one(
     worker: Share | None,
     load: Callable[[], CollectorConfig] | None,
 ) -> None:
+    from penstock.base.heap import keep_freed_memory
     from penstock.collector.agent.agent import Agent
     from penstock.collector.agent.workers import stop_when_orphaned
 
@@ -196,6 +197,7 @@ def _run_one(
 
     # What is loaded by now stays until the end, and is no garbage to be looked for.
     gc.freeze()
+    keep_freed_memory()
     run_until_stopped(main)
 
 
