@@ -129,7 +129,7 @@ class _Way:
 
 def _decode(cut: Sequence[Line]) -> tuple[list[bytes], Verdicts]:
     assert isinstance(cut, TextLines)
-    made, verdicts = PlainLines(_CONTEXT, _NOW_NS).make_together(cut.texts)
+    made, verdicts, _ = PlainLines(_CONTEXT, _NOW_NS).make_together(cut.texts)
     if all(made):
         return [*filter(None, made)], verdicts
     return [one or _decode_alone(line) for one, line in zip(made, cut, strict=True)], verdicts

@@ -258,6 +258,21 @@ def test_a_dropped_record_is_described_as_it_was_when_it_was_dropped_and_redacte
     assert process(graph, line).drops == [], "without a sampler nothing is described"
 
 
+def test_of_records_that_are_dropped_together_those_that_hold_something_are_redacted() -> None:
+    keys: dict[str, Any] = {
+        "transforms": {"no": {"type": "filter", "inputs": ["app"], "where": 'body == "kept"'}}
+    }
+    bodies = ["paid", "to ann@example.com", "kept", "kept", "4111 1111 1111 1111", "x@libssh.org"]
+    outcome = process(graph_of(keys), *map(log, bodies), sampler=DropSampler(10, 200))
+    texts = ["paid", "to [redacted:pii]", "[redacted:pci]", "x@libssh.org"]
+    assert texts == [drop.text for drop in outcome.drops]
+    assert len({drop.digest for drop in outcome.drops}) == len(texts)
+    edit = {"type": "edit", "inputs": ["app"], "set": {"body": "'ann@' + 'example.com'"}}
+    keys["transforms"] = {"e": edit, "no": {**keys["transforms"]["no"], "inputs": ["e"]}}
+    (one,) = process(graph_of(keys), log("paid"), sampler=DropSampler(10, 200)).drops
+    assert one.text == "[redacted:pii]"
+
+
 def test_a_span_that_tail_sampling_holds_is_a_drop_once_its_trace_is_dropped() -> None:
     rules = [{"where": 'status_code == "ERROR"'}]
     tail = {"type": "tail_sample", "inputs": ["app"], "wait_s": 10, "rules": rules}

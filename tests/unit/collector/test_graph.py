@@ -1,6 +1,7 @@
 """The graph: how it is wired, and that every record in it is accounted for."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from penstock.collector.decode.lines import LineContext, PlainLines
 from penstock.collector.ledger import Ledger
 from penstock.collector.transforms.filter import Filter
 from penstock.collector.transforms.graph.graph import Chunk, Outcome
@@ -107,6 +109,22 @@ def test_without_transforms_lines_go_on_as_bytes_and_with_a_template_elsewhere()
     assert batch.lines[0] is given
     outcome = process(graph_of({"output": {"subject": "eu.{kind}.{service}"}}), given, resource=b"")
     assert [*outcome.batches] == [("eu.logs.s", 0)]
+
+
+def test_a_record_is_redacted_wherever_it_stands_among_those_made_together() -> None:
+    texts = [f"line {number}" for number in range(9)]
+    texts[4] = "to ann@example.com"
+    context = LineContext(orjson.loads(RESOURCE), {"log.file.path": "/var/log/app.log"})
+    made = PlainLines(context, 1).make_together([*map(str.encode, texts)])
+    records = [*filter(None, made.lines)]
+    whole = Chunk("app", 0, [*range(9)], records, b"", 1, made.verdicts, parts=made.parts)
+    timed = replace(whole, ended={0: "filter", 1: "filter"})
+    texts[4] = "to [redacted:pii]"
+    for chunk, first in ((whole, 0), (whole.part(3, 6), 3), (timed, 2)):
+        for keys in ({}, {"transforms": filters(a=["app"])}):
+            found = delivered(graph_of(keys).process(chunk, 0))
+            bodies = [record["body"] for _, record in found]
+            assert texts[first : first + len(chunk.lines) - len(chunk.ended)] == bodies
 
 
 def test_an_integer_that_cannot_be_written_again_is_refused_only_when_it_must_be() -> None:

@@ -15,11 +15,17 @@ import pytest
 from penstock.collector.decode.line_rules import rules_of
 from penstock.collector.decode.lines import LineContext, PlainLines, decode_line
 from penstock.collector.decode.shapes import Made
+from penstock.specs.redact.detectors import ALL
+from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.redact.scrubber import Scrubber
+from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
+from tests.unit.specs.test_mutated_lines import mutated_lines
 
 LINES = int(os.environ.get("MUTATED_EVENTS", "4000"))
 SEED = int(os.environ.get("MUTATED_SEED", "5"))
+BATCH = 150
 NOW_NS = 1_767_000_000_000_000_000
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 RESOURCE = {"service.name": "shop", "host.name": "host-1"}
@@ -154,7 +160,7 @@ def drawn(dice: random.Random, events: list[dict[str, Any]]) -> list[bytes]:
 
 def made_together(context: LineContext, lines: list[bytes]) -> list[Made | None]:
     """What is made of each of lines that come together."""
-    records, verdicts = PlainLines(context, NOW_NS).make_together(lines)
+    records, verdicts, _ = PlainLines(context, NOW_NS).make_together(lines)
     each = zip(records, verdicts, strict=True)
     return [None if record is None else (record, verdict) for record, verdict in each]
 
@@ -177,6 +183,55 @@ def test_what_is_made_of_mutated_lines_is_what_is_made_slowly() -> None:
                 assert made[1] == (verdict if isinstance(verdict, Accepted) else None), line
                 assert end == "pass", line
     assert min(quick.values()) > LINES // 8, quick
+
+
+def lines_of_texts(dice: random.Random, texts: list[str]) -> list[bytes]:
+    """Lines that have these texts as a whole, or in fields of an event."""
+    events: list[dict[str, Any]]
+    match dice.randrange(6):
+        case 0:
+            return [text.replace("\n", " ").encode() for text in texts]
+        case 1:
+            events = [{"level": "info", "msg": "paid", "note": text} for text in texts]
+        case 2:
+            events = [{"msg": text, "level": dice.choice(["info", "warn"])} for text in texts]
+        case 3:
+            events = [{"msg": texts[0], "n": number} for number in range(len(texts))]
+        case 4:
+            events = [{"msg": text, "level": "info", "n": []} for text in texts]
+            return [json.dumps(fields)[:-1].encode() + b",}" for fields in events]
+        case _:
+            events = [{"msg": text, dice.choice("ab"): text} for text in texts]
+    return [json.dumps({"ts": 1_767_000_000.25, **fields}).encode() for fields in events]
+
+
+def test_nothing_sensitive_is_passed_over_in_the_parts_of_mutated_lines() -> None:
+    dice, scrubber = random.Random(SEED), Scrubber(HashKey("k1", b"0123456789abcdef"))
+    texts, context, clean = [*mutated_lines(LINES)], CONTEXTS[0], 0
+    for first in range(0, LINES, BATCH):
+        lines = lines_of_texts(dice, texts[first : first + BATCH])
+        made = PlainLines(context, NOW_NS).make_together(lines)
+        for place, line in enumerate(lines):
+            if made.lines[place] is None:
+                record, _ = decode_line(line, context, NOW_NS, truncated=False)
+                verdict = check_line(record)
+                made.put(place, record, verdict if isinstance(verdict, Accepted) else None)
+        records = [*filter(None, made.lines)]
+        verdicts = [verdict for verdict in made.verdicts if verdict is not None]
+        assert len(verdicts) == len(records) == len(lines)
+        suspects = {*scrubber.suspects(verdicts, LineSearch(records, made.parts))}
+        for place, record in enumerate(records):
+            if place not in suspects:
+                assert scrubber.scrub_line(record) is record, lines[place]
+        clean += len(lines) - len(suspects)
+    assert LINES // 4 < clean < LINES
+
+
+@pytest.mark.parametrize("line", [b'paid {"context": 1}', b"paid", b'{"note": "context"}'])
+def test_a_text_that_quotes_a_key_is_not_taken_for_a_record_that_has_it(line: bytes) -> None:
+    made = PlainLines(CONTEXTS[0], NOW_NS).make_together([line, b"paid"])
+    search = LineSearch([*filter(None, made.lines)], made.parts)
+    assert not search.places((b'"context"', b'"note"'), ALL)
 
 
 @pytest.mark.parametrize("value", VALUES)

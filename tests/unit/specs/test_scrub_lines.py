@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.specs import Event, Sensitive, encode
-from penstock.specs.redact.detectors import ALL
-from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.redact.detectors import ALL, Detectors
+from penstock.specs.redact.line_search import LineParts, LineSearch
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.validate.validator import check_line
@@ -154,6 +154,19 @@ def test_every_line_that_shows_a_sign_is_found_among_many() -> None:
     search = LineSearch(lines)
     shown = [at for at, line in enumerate(lines) if search.shows(line, (), ALL)]
     assert shown == [at for at in range(100) if at % 3 != 0 or at == 9]
+
+
+def test_what_is_behind_an_at_sign_and_no_address_is_no_sign() -> None:
+    texts = [
+        "hmac@libssh.org", "a@b.cc", "ann@%40b.cc", "x@node.internal b@openssh.com", "@b.cc",
+        "@2x.net", "@4111111111111111.net", "x@node.internal bob@b.cc", "a@b.cc/d", "a%40b.cc",
+    ]  # fmt: skip
+    lines = [b'{"body":"%b"}' % text.encode() for text in texts]
+    for parts in (None, LineParts(b"", lines), LineParts(b"a@b.zz", lines)):
+        assert [*LineSearch(lines, parts).places((), ALL)] == [1, 2, 6, 7, 9]
+    assert [*range(10)] == [*LineSearch(lines, LineParts(b"a@b.cc", lines)).places((), ALL)]
+    no_email = Detectors(enabled=frozenset({"card"}))
+    assert [*LineSearch(lines).places((), no_email)] == [6]
 
 
 STRINGS = TEXTS | st.sampled_from(

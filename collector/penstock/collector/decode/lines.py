@@ -19,7 +19,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any, Final
@@ -57,6 +57,7 @@ from penstock.specs.limits import (
     RECORD_BYTES_MAX,
     STRING_CHARACTERS_MAX,
 )
+from penstock.specs.redact.line_search import LineParts
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted, Verdicts
 
@@ -264,13 +265,16 @@ class PlainLines:
     def make_together(self, lines: Sequence[bytes]) -> MadeTogether:
         """Make what `make` makes of each line."""
         made: list[bytes | None] = []
-        verdicts = Verdicts([], [])
+        verdicts, own = Verdicts([], []), list[bytes]()
+        shared: dict[bytes, None] = {}
         for at in range(0, len(lines), _TOGETHER):
             part = lines[at : at + _TOGETHER]
-            records, found = self._make_part(part) or together([*map(self.make, part)])
-            made += records
-            verdicts.extend(found)
-        return made, verdicts
+            found = self._make_part(part) or together([*map(self.make, part)])
+            made += found.lines
+            verdicts.extend(found.verdicts)
+            own += found.parts.own
+            shared[found.parts.shared] = None
+        return MadeTogether(made, verdicts, LineParts(b"\n".join(shared), own))
 
     def _make_part(self, lines: Sequence[bytes]) -> MadeTogether | None:
         """The records of lines that are alike; None where each is to be made by itself."""
@@ -300,9 +304,13 @@ class PlainLines:
         if verdict is None or max(map(len, lines)) > _PLAIN_BYTES_MAX:
             return None
         before, after = self._before, self._after
-        bodies = map(orjson.dumps, map(bytes.decode, lines))
-        made: list[bytes | None] = [before + body + after for body in bodies]
-        return made, Verdicts([verdict] * len(lines), [self._now_ns] * len(lines))
+        bodies: Iterable[bytes] = map(orjson.dumps, map(bytes.decode, lines))
+        own = [*lines]  # which are there already
+        if b'"' in b"".join(lines):  # a quoted word would look like a key
+            own = bodies = [*bodies]
+        verdicts = Verdicts([verdict] * len(lines), [self._now_ns] * len(lines))
+        parts = LineParts(before + b'""' + after, own)
+        return MadeTogether([before + body + after for body in bodies], verdicts, parts)
 
     def _make_text(self, line: bytes) -> Made | None:
         if self._context.rules.looks_into_text:

@@ -15,7 +15,9 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from itertools import repeat
+from operator import add
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -28,7 +30,7 @@ from penstock.collector.decode.loggers import (
     take_trace,
 )
 from penstock.collector.decode.severity import INFO, Severity
-from penstock.collector.decode.timestamps import time_of, times_of
+from penstock.collector.decode.timestamps import are_equal, time_of, times_of
 from penstock.specs.limits import (
     ATTRIBUTES_MAX,
     INT64_MAX,
@@ -37,14 +39,32 @@ from penstock.specs.limits import (
     RECORD_BYTES_MAX,
     STRING_CHARACTERS_MAX,
 )
+from penstock.specs.redact.line_search import LineParts
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted, Rejected, Verdicts
 
 Made = tuple[bytes, Accepted | None]
 """A record's line, and the validator's verdict on it where that is known."""
 
-MadeTogether = tuple[list[bytes | None], Verdicts]
-"""Lines of many records, None where one is not made, and the verdicts on them as far as known."""
+
+class MadeTogether(NamedTuple):
+    """Records that were made together.
+
+    Attributes:
+        lines: Their lines; None where one is not made.
+        verdicts: The verdicts on them as far as known.
+        parts: The lines' parts.
+    """
+
+    lines: list[bytes | None]
+    verdicts: Verdicts
+    parts: LineParts
+
+    def put(self, place: int, line: bytes, verdict: Accepted | None) -> None:
+        """Put a record where none was made."""
+        self.lines[place], self.parts.own[place] = line, line
+        self.verdicts[place] = verdict
+
 
 Check = Callable[[bytes], Accepted | Rejected]
 """The validator, as `check_line` is it."""
@@ -56,7 +76,8 @@ _dumps: Final = orjson.dumps
 def together(made: Sequence[Made | None]) -> MadeTogether:
     """Lay records that were made one by one out as columns."""
     lines = [None if one is None else one[0] for one in made]
-    return lines, Verdicts.of([None if one is None else one[1] for one in made])
+    verdicts = Verdicts.of([None if one is None else one[1] for one in made])
+    return MadeTogether(lines, verdicts, LineParts(b"", [line or b"" for line in lines]))
 
 
 class ShapeValidator:
@@ -172,13 +193,20 @@ class ShapedEvents:
         if len(groups) == 1:
             (keys,) = groups
             return self._make_alike(keys, events)
-        made, verdicts = together([None] * len(events))
+        count = len(events)
+        lines: list[bytes | None] = [None] * count
+        shapes: list[Accepted | None] = [None] * count
+        times, own, shared = [0] * count, [b""] * count, list[bytes]()
         for keys, places in groups.items():
-            lines, found = self._make_alike(keys, [events[place] for place in places])
-            columns = zip(places, lines, found.shapes, found.times, strict=True)
-            for place, line, shape, time in columns:
-                made[place], verdicts.shapes[place], verdicts.times[place] = line, shape, time
-        return made, verdicts
+            made = self._make_alike(keys, [events[place] for place in places])
+            found = made.verdicts
+            shared.append(made.parts.shared)
+            columns = zip(
+                places, made.lines, found.shapes, found.times, made.parts.own, strict=True
+            )
+            for place, line, shape, time, part in columns:
+                lines[place], shapes[place], times[place], own[place] = line, shape, time, part
+        return MadeTogether(lines, Verdicts(shapes, times), LineParts(b"\n".join(shared), own))
 
     def _make_alike(self, keys: tuple[Any, ...], events: Sequence[dict[Any, Any]]) -> MadeTogether:
         """Records of events with the same keys."""
@@ -194,23 +222,40 @@ class ShapedEvents:
             times = times_of([event[shape.time] for event in events], now_ns)
         if shape.body:
             texts = [event[shape.body] for event in events]
-        is_odd = {*map(type, texts)} != {str} or (shape.body and "" in texts)
-        if is_odd or severities is None or None in times:
+        is_odd = {*map(type, texts)} != {str} or (shape.body and not all(texts))
+        if is_odd or severities is None or {*map(type, times)} != {int}:
             return together([*map(self.make_scalars, events)])
         taken = {*filter(None, (shape.level, shape.time, shape.body))}
         for key in taken:
             for event in events:
                 del event[key]
         end = self._attach(events, keys, has_own=len(keys) > len(taken))
-        columns = (
-            _dumps(times)[1:-1].split(b","), severities, map(_dumps, texts), map(_dumps, events)
-        )  # fmt: skip
-        lines = [
-            b"".join((_HEAD, time, severity, text, self._resource, own[:-1], end))
-            for time, severity, text, own in zip(*columns, strict=True)
-        ]
         known = [time for time in times if time is not None]
-        return [*lines], self._validator.validate_alike(lines, shape, known)
+        lines, parts = self._write(known, severities, texts, events, end)
+        verdicts = self._validator.validate_alike(lines, shape, known)
+        return MadeTogether([*lines], verdicts, parts)
+
+    def _write(
+        self,
+        times: list[int],
+        severities: list[bytes],
+        texts: list[str],
+        events: Sequence[dict[Any, Any]],
+        end: bytes,
+    ) -> tuple[list[bytes], LineParts]:
+        """Write records of their columns; `end` is behind the own attributes of each."""
+        count, are_alike = len(events), are_equal(texts)
+        bodies = [_dumps(texts[0])] * count if are_alike else [*map(_dumps, texts)]
+        own = [*map(_dumps, events)]
+        columns = (
+            repeat(_HEAD, count), _dumps(times)[1:-1].split(b","), severities, bodies,
+            repeat(self._resource, count), [one[:-1] for one in own], repeat(end, count),
+        )  # fmt: skip
+        lines = [*map(b"".join, zip(*columns, strict=True))]
+        shared = b"".join((_HEAD, *{*severities}, self._resource, end))
+        if are_alike:
+            return lines, LineParts(shared + bodies[0], own)
+        return lines, LineParts(shared, [*map(add, bodies, own)])
 
     def _attach(
         self, events: Sequence[dict[Any, Any]], keys: tuple[Any, ...], *, has_own: bool
@@ -231,10 +276,12 @@ class ShapedEvents:
         if len({*map(type, values)}) > 1:  # 1 is equal to true, and is another level
             return None
         known: dict[Any, bytes] = {}
-        for value in {*values}:
+        for value in values[:1] if are_equal(values) else {*values}:
             if (level := shape.read_level(value)) is None:
                 return None
             known[value] = self._observed + _severity_json(level)
+        if len(known) == 1:
+            return [*known.values()] * len(values)
         return [known[value] for value in values]
 
     def _make(

@@ -15,6 +15,8 @@ from functools import lru_cache
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import orjson
+
 from penstock.specs.limits import INT64_MAX
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -394,12 +396,18 @@ def times_of(values: Sequence[Any], now_ns: int) -> list[int | None]:
     """Return what `time_of` returns for each of many values, one at least."""
     if {*map(type, values)} != {str}:
         return [time_of(value, now_ns) for value in values]
-    distinct = [*{*values}]
-    times: Sequence[int | None] | None = _times_by_seconds(distinct, now_ns)
-    if times is None:
-        times = [time_of(text, now_ns) for text in distinct]
-    known = dict(zip(distinct, times, strict=True))
+    if are_equal(values):
+        return [time_of(values[0], now_ns)] * len(values)
+    times = _times_by_seconds(values, now_ns)
+    if times is not None:
+        return [*times]
+    known = {text: time_of(text, now_ns) for text in {*values}}
     return [known[text] for text in values]
+
+
+def are_equal(values: Sequence[Any]) -> bool:
+    """Return whether values, one at least, are all equal."""
+    return values.count(values[0]) == len(values)
 
 
 _WITH_FRACTION: Final = re.compile(
@@ -424,17 +432,23 @@ def _times_by_seconds(texts: Sequence[str], now_ns: int) -> Sequence[int] | None
         or zones != "".join([letter * len(texts) for letter in zone])
     ):
         return None
-    seconds = [text[:_FRACTION_AT] for text in texts]
+    first, last = min(texts)[:_FRACTION_AT], max(texts)[:_FRACTION_AT]
+    seconds = [] if first == last else [text[:_FRACTION_AT] for text in texts]
     begins: dict[str, int] = {}
-    for second in {*seconds}:
+    for second in {first, *seconds}:
         time_ns = time_of(second + "0" * digits + zone, now_ns)
         is_alike = _WITH_FRACTION.fullmatch(second + "0") is not None
         if not is_alike or time_ns is None or time_ns > INT64_MAX - _SECOND_NS:
             return None
         begins[second] = time_ns
-    unit_ns = 10 ** (9 - digits)
-    pairs = zip(seconds, texts, strict=True)
-    return [begins[second] + unit_ns * int(text[_FRACTION_AT:end]) for second, text in pairs]
+    # A digit before each keeps the zeros behind it, for all are read as one list of JSON.
+    lead, unit_ns = 10**digits, 10 ** (9 - digits)
+    parts = orjson.loads(f"[1{',1'.join([text[_FRACTION_AT:end] for text in texts])}]")
+    if first == last:
+        begin_ns = begins[first] - lead * unit_ns
+        return [begin_ns + unit_ns * part for part in parts]
+    pairs = zip(seconds, parts, strict=True)
+    return [begins[second] + unit_ns * (part - lead) for second, part in pairs]
 
 
 def known_zone(value: str) -> str:

@@ -139,7 +139,7 @@ def _decode_lines(unit: Unit, resource: Mapping[str, Any]) -> Decoded:
     plain = PlainLines(context, unit.received_ns)
     decoded = Decoded()
     lines = unit.payload.split(b"\n")
-    records, verdicts = plain.make_together(lines)
+    records, verdicts, _ = plain.make_together(lines)
     if all(records) and not cut:
         return Decoded({}, [*range(len(lines))], [*filter(None, records)], verdicts=verdicts)
     for index, (raw, made) in enumerate(zip(lines, records, strict=True)):

@@ -214,8 +214,11 @@ _NAMED_VALUE: Final = (
 )
 """A name's last word with what says that a value follows: `=`, or a colon and quotes around the
 name or the value. A colon alone stands in prose: `invalid token: expected a number`."""
-_EMAIL: Final = "((?:@|%40)(?:[A-Za-z0-9-]{1,63}[.])+[A-Za-z]{2,24})(?:[^A-Za-z0-9]|$)"
+_DOMAIN: Final = "(?:[A-Za-z0-9-]{1,63}[.])+[A-Za-z]{2,24}"
+_EMAIL: Final = f"((?:@|%40){_DOMAIN})(?:[^A-Za-z0-9]|$)"
 """An address from its at-sign on; the part before is checked afterwards."""
+_CODED_EMAIL: Final = f"(%40{_DOMAIN})(?:[^A-Za-z0-9]|$)"
+"""The same of addresses whose at-sign stands there as its code."""
 _BETWEEN: Final = r"(?:[ +-]|%20|\xc2\xa0|\xe2\x80[\x80-\x8a\x90\x91\xaf])"
 """Between the groups of a card's number: a blank, a hyphen or a plus, also Unicode's (in UTF-8)."""
 _OF_16: Final = (
@@ -262,6 +265,7 @@ _VALUE: Final = _LazyExpression(
     ).encode()
 )
 """A value, with what separates it from the name's last word."""
+_EMAIL_AT: Final = _LazyExpression(_EMAIL.encode())
 _LOCAL_BYTES_MAX: Final = 64
 _LOCAL_BYTES: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._%+-"
 _NO_MAIL_DOMAIN: Final = _LazyExpression(
@@ -320,6 +324,12 @@ class Detectors:
     def pattern(self) -> str:
         """The expression of all that search texts, for bytes; empty when none does."""
         return "|".join(_PATTERNS[name] for name in self.searching)
+
+    @cached_property
+    def pattern_of_lines(self) -> str:
+        """`pattern` without at-signs, which many lines have: `address_in` looks for them."""
+        patterns = {**_PATTERNS, "email": _CODED_EMAIL}
+        return "|".join(patterns[name] for name in self.searching)
 
     @cached_property
     def searching(self) -> tuple[DetectorName, ...]:
@@ -388,8 +398,8 @@ _TEXT_CHARACTERS_MIN: Final = 5
 """Shorter text matches none of the patterns."""
 
 
-MAY_BE_NOTHING: Final[tuple[DetectorName, ...]] = ("email", "named_value", "card")
-"""Detectors of which `is_nothing` may be true, those that match most first."""
+MAY_BE_NOTHING: Final[tuple[DetectorName, ...]] = ("named_value", "card")
+"""Detectors of which `is_nothing` may be true in the matches of `pattern_of_lines`."""
 
 
 def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
@@ -426,6 +436,22 @@ def is_nothing(name: DetectorName, text: bytes, start: int, end: int) -> bool:
             )
         case _:
             return False
+
+
+def address_in(text: bytes, start: int) -> int:
+    """Return where the next at-sign is that may be an address's; -1: there is none.
+
+    Args:
+        text: JSON objects, as for `is_nothing`.
+        start: Where to look from.
+    """
+    at = text.find(b"@", start)
+    while at >= 0:
+        match = _EMAIL_AT.compiled.match(text, at)
+        if match is not None and not is_nothing("email", text, *match.span(1)):
+            return at
+        at = text.find(b"@", at + 1)
+    return at
 
 
 # What each detector asks besides. `after` is where the part before it ended. All give what is

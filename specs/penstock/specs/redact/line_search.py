@@ -5,19 +5,23 @@ apart and searching each text. A match in a text is also a match in the text's l
 character is written as its code there. A match that no text can make sensitive counts for nothing:
 the domain has no existing top-level label, or the number has no check digit. The part that all
 lines share is searched once.
+
+An at-sign is looked for by itself: lines name many hosts and algorithms behind one, and each match
+that is nothing takes RE2 as long as a search through twenty lines.
 """
 
 from bisect import bisect
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, lru_cache, reduce
 from itertools import accumulate, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import re2
 
 from penstock.specs.redact.detectors import (
     MAY_BE_NOTHING,
     Detectors,
+    address_in,
     compile_bytes,
     is_nothing,
 )
@@ -25,8 +29,26 @@ from penstock.specs.redact.detectors import (
 _CODES: Final = r"\\[u/]"
 """JSON's code for a character, or an escaped slash: anything could stand behind it. The expression
 knows quotes, backslashes and line breaks behind a backslash."""
+_SHARED: Final = -1
+"""Place of what all lines share."""
 _ALIKE_MIN: Final = 8
 """Least number of lines for which to find common parts is quicker than to search each."""
+
+
+class LineParts(NamedTuple):
+    """The parts of lines, as who makes the lines knows them: no string of theirs is cut.
+
+    Attributes:
+        shared: What lines have in common.
+        own: The rest of each line, at least.
+    """
+
+    shared: bytes
+    own: list[bytes]
+
+    def part(self, part: slice) -> "LineParts":
+        """Return the parts of some of the lines."""
+        return LineParts(self.shared, self.own[part])
 
 
 class LineSearch:
@@ -34,10 +56,11 @@ class LineSearch:
 
     Args:
         lines: JSON objects; what `shows` is to be asked of.
+        parts: Their parts; None: those that the lines have in common are looked for.
     """
 
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self._lines = lines
+    def __init__(self, lines: Sequence[bytes], parts: LineParts | None = None) -> None:
+        self._lines, self._known = lines, parts
         self._places: dict[tuple[tuple[bytes, ...], Detectors | None], Sequence[int]] = {}
         self._showing: dict[tuple[tuple[bytes, ...], Detectors | None], Collection[bytes]] = {}
 
@@ -65,6 +88,8 @@ class LineSearch:
     @cached_property
     def _parts(self) -> list[bytes]:
         """The part that all lines share, then the rest of each."""
+        if self._known is not None:
+            return [self._known.shared, *self._known.own]
         before, after = _common(self._lines)
         if not (before or after):
             return [b"", *self._lines]
@@ -81,11 +106,26 @@ class LineSearch:
         return list(accumulate(len(part) + 1 for part in self._parts))
 
     def _search(self, keys: tuple[bytes, ...], detectors: Detectors | None) -> Sequence[int]:
-        """Places of the lines that hold a sign, each looked at up to its first."""
+        """Places of the lines that hold a sign."""
+        found = {*self._matches(keys, detectors)}
+        if detectors is not None and "email" in detectors.searching:
+            found.update(self._addresses())
+        return range(len(self._lines)) if _SHARED in found else sorted(found)
+
+    def _addresses(self) -> Iterator[int]:
+        """Places of the lines that may have an address."""
+        text, ends = self._text, self._ends
+        at = address_in(text, 0)
+        while at >= 0:
+            part = bisect(ends, at)
+            yield part - 1
+            at = address_in(text, ends[part])
+
+    def _matches(self, keys: tuple[bytes, ...], detectors: Detectors | None) -> Iterator[int]:
+        """Places of the lines that hold another sign, each looked at up to its first."""
         automaton, text = _automaton(keys, detectors), self._text
         names = detectors.searching if detectors is not None else ()
         harmless = [(name, names.index(name) + 1) for name in MAY_BE_NOTHING if name in names]
-        found: list[int] = []
         match = automaton.search(text)
         while match is not None:
             spans = [(name, match.span(group)) for name, group in harmless]
@@ -93,13 +133,10 @@ class LineSearch:
                 match = automaton.search(text, match.start() + 1)
                 continue
             part = bisect(self._ends, match.end() - 1)
-            if part == 0:
-                return range(len(self._lines))
-            found.append(part - 1)
-            if part + 1 == len(self._ends):
+            yield part - 1
+            if part in (0, len(self._ends) - 1):
                 break
             match = automaton.search(text, self._ends[part])
-        return found
 
 
 def _common(lines: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -135,5 +172,5 @@ def _beginning(one: bytes, other: bytes) -> bytes:
 @lru_cache(maxsize=1024)
 def _automaton(keys: tuple[bytes, ...], detectors: Detectors | None) -> Any:
     signs = [_CODES, *(re2.escape(key.decode("latin-1")) for key in keys)]
-    pattern = detectors.pattern if detectors is not None else ""
+    pattern = detectors.pattern_of_lines if detectors is not None else ""
     return compile_bytes("|".join((*signs, pattern) if pattern else signs))

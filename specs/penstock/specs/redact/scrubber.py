@@ -39,10 +39,10 @@ from penstock.specs.redact.sensitivity import (
     redacted,
     truncated,
 )
+from penstock.specs.validate.verdict import Accepted, distinct
 
 if TYPE_CHECKING:
     from penstock.specs.redact.line_search import LineSearch  # not in the base install
-    from penstock.specs.validate.verdict import Accepted
 
 _LOGGER: Final = logging.getLogger("penstock.specs")
 
@@ -133,7 +133,7 @@ class Scrubber:
         scrubbed = self.scrub(fields)
         return line if scrubbed is fields else encode_json(scrubbed)
 
-    def is_clean(self, line: bytes, accepted: "Accepted", search: "LineSearch") -> bool:
+    def is_clean(self, line: bytes, accepted: Accepted, search: "LineSearch") -> bool:
         """Return whether a line certainly needs no change; where it may, `scrub` decides.
 
         Args:
@@ -146,14 +146,14 @@ class Scrubber:
         plan = _plan_of(accepted.schema, accepted.kind, self._actions)
         return not search.shows(line, plan.keys, self._searched)
 
-    def suspects(self, accepted: "Sequence[Accepted]", search: "LineSearch") -> list[int]:
+    def suspects(self, accepted: Sequence[Accepted], search: "LineSearch") -> list[int]:
         """Places of those of many lines that `is_clean` is not true of.
 
         Args:
             accepted: The validator's verdicts on them, perhaps one for all of a shape.
             search: The search over the lines, with their resources or without.
         """
-        shapes = {*map(_SHAPE, {id(one): one for one in accepted}.values())}
+        shapes = {*map(_SHAPE, distinct(accepted))}
         names = {found for found in {one for _, _, one in shapes} if self._suspects(found)}
         plans = {_plan_of(schema, kind, self._actions).keys for kind, schema, _ in shapes}
         places = {place for keys in plans for place in search.places(keys, self._searched)}

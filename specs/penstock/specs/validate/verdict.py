@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self, overload
+from typing import NamedTuple, Self, TypeVar, overload
 
 from typing_extensions import override
 
@@ -92,6 +92,16 @@ class Verdicts(Sequence[Accepted | None]):
     @override
     def __iter__(self) -> Iterator[Accepted | None]:
         return map(_at, self.shapes, self.times)
+
+
+_Shape = TypeVar("_Shape", Accepted, Accepted | None)
+
+
+def distinct(shapes: Sequence[_Shape]) -> list[_Shape]:
+    """Return the verdicts without repetitions; equal ones may be there several times."""
+    if shapes and shapes.count(shapes[0]) == len(shapes):  # quicker than a look at each
+        return [shapes[0]]
+    return list({id(shape): shape for shape in shapes}.values())
 
 
 def _at(shape: Accepted | None, time_ns: int) -> Accepted | None:

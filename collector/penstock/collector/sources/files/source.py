@@ -38,7 +38,7 @@ from penstock.collector.decode.lines import (
     is_structured,
     printable,
 )
-from penstock.collector.decode.shapes import Made, together
+from penstock.collector.decode.shapes import Made, MadeTogether, together
 from penstock.collector.delivery.core import Read
 from penstock.collector.delivery.pipeline import Pipeline
 from penstock.collector.delivery.publisher import Sender
@@ -57,7 +57,6 @@ from penstock.collector.sources.files.watcher import Watcher
 from penstock.collector.sources.line_framing import Line, TextLines, parts_of
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.transforms.graph.graph import Chunk
-from penstock.specs.validate.verdict import Verdicts
 
 _SAVE_RETRY_S: Final = 1.0
 _NAMED_MAX: Final = 10
@@ -654,7 +653,7 @@ class FileSource(Source):
             )
             lines = self._bounded(lines)
             self._ledger.read(self.name, len(lines))
-            records, verdicts, ended = self._decode_all(tail, lines, context, now_ns)
+            made, ended = self._decode_all(tail, lines, context, now_ns)
             ends = lines.ends if isinstance(lines, TextLines) else [line.end for line in lines]
             await self._pipeline.take(
                 Chunk(
@@ -662,11 +661,12 @@ class FileSource(Source):
                     source=self.name,
                     start=start,
                     sequences=ends,
-                    lines=records,
+                    lines=[*filter(None, made.lines)],
                     resource=b"",
                     observed_ns=now_ns,
-                    verdicts=verdicts,
+                    verdicts=made.verdicts,
                     ended=ended,
+                    parts=made.parts,
                 )
             )
         if tail.joiner is not None and tail.joiner.malformed:
@@ -730,25 +730,27 @@ class FileSource(Source):
 
     def _decode_all(
         self, tail: Tail, lines: Sequence[Line], context: LineContext, now_ns: int
-    ) -> tuple[list[bytes], Verdicts, dict[int, OnError]]:
-        """Lines as records, the verdicts, and what becomes of records without a time, by ends."""
+    ) -> tuple[MadeTogether, dict[int, OnError]]:
+        """Lines as records, and what becomes of records without a time, by ends."""
         plain = PlainLines(context, now_ns)
         untried = None if isinstance(lines, TextLines) else plain
-        made, verdicts = together([None] * len(lines))
+        made = together([None] * len(lines))
         if isinstance(lines, TextLines):
             with contextlib.suppress(Exception):  # decoded one by one, which counts and logs it
-                made, verdicts = plain.make_together(lines.texts)
+                made = plain.make_together(lines.texts)
         ended: dict[int, OnError] = {}
-        tail.ended = "pass" if all(made) else tail.ended
-        for place, line in () if all(made) else enumerate(lines):
+        are_all_made = all(made.lines)
+        tail.ended = "pass" if are_all_made else tail.ended
+        for place, line in () if are_all_made else enumerate(lines):
             end: OnError = "pass"
-            if made[place] is None:
-                (made[place], verdicts[place]), end = self._decode(line, untried, context, now_ns)
+            if made.lines[place] is None:
+                (record, verdict), end = self._decode(line, untried, context, now_ns)
+                made.put(place, record, verdict)
             if not line.continued:
                 tail.ended = end
             if tail.ended != "pass":
                 ended[line.end] = tail.ended
-        return [*filter(None, made)], verdicts, ended
+        return made, ended
 
     def _decode(
         self, line: Line, plain: PlainLines | None, context: LineContext, now_ns: int

@@ -40,7 +40,7 @@ from penstock.collector.transforms.transform import (
 )
 from penstock.specs.limits import INT64_MIN
 from penstock.specs.models.codec import encode_json
-from penstock.specs.redact.line_search import LineSearch
+from penstock.specs.redact.line_search import LineParts, LineSearch
 from penstock.specs.redact.scrubber import Scrubber
 from penstock.specs.redact.sensitivity import HashKey
 from penstock.specs.subjects import subject_of
@@ -50,7 +50,7 @@ from penstock.specs.validate.validator import (
     check_line,
     check_together,
 )
-from penstock.specs.validate.verdict import Accepted, Rejected, Verdicts
+from penstock.specs.validate.verdict import Accepted, Rejected, Verdicts, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ class Chunk:
         verdicts: The validator's on lines that are complete, of those where it is known already.
         ended: Treatment of records whose time cannot be read, by sequence, unless they are passed
             on.
+        parts: The lines' parts, of lines without `resource`; None: they are not known.
         met: Sequences up to which records are not new to transforms, by their names; `""` stands
             for all others.
     """
@@ -77,6 +78,7 @@ class Chunk:
     ended: Mapping[int, OnError] = field(default_factory=dict)
     origin: str = ""
     met: Mapping[str, int] = field(default_factory=dict)
+    parts: LineParts | None = None
 
     def complete(self, place: int) -> bytes:
         """Return a line with its resource."""
@@ -91,6 +93,7 @@ class Chunk:
             sequences=self.sequences[part],
             lines=self.lines[part],
             verdicts=self.verdicts[part],
+            parts=None if self.parts is None else self.parts.part(part),
         )
 
 
@@ -161,6 +164,7 @@ def without_ended(
         sequences=[chunk.sequences[place] for place in kept],
         lines=[chunk.lines[place] for place in kept],
         verdicts=[chunk.verdicts[place] for place in kept] if chunk.verdicts else (),
+        parts=None,
     )
 
 
@@ -237,8 +241,16 @@ class _Given:
     line: bytes
     complete: bytes
     accepted: Accepted
-    search: LineSearch
     subjects: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dropped:
+    """A record that a transform dropped, to be described."""
+
+    kind: DropKind
+    event: Event
+    given: _Given
 
 
 @dataclass(slots=True)
@@ -397,9 +409,11 @@ class Graph:
         outcome: Outcome,
     ) -> bool:
         """Put records of one subject into their batch at once; false when each needs a look."""
+        if None in distinct(verdicts.shapes):
+            return False
         known = [shape for shape in verdicts.shapes if shape is not None]
-        origins = {*map(_ORIGIN, {id(shape): shape for shape in known}.values())}
-        if len(known) < len(verdicts) or len(origins) != 1:
+        origins = {*map(_ORIGIN, distinct(known))}
+        if len(origins) != 1:
             return False
         lines, scrubbed = [*whole], 0
         if (scrubber := self._scrubber) is not None:
@@ -421,7 +435,7 @@ class Graph:
         return True
 
     def _search(self, chunk: Chunk) -> LineSearch:
-        return LineSearch(() if self._scrubber is None else chunk.lines)
+        return LineSearch(() if self._scrubber is None else chunk.lines, chunk.parts)
 
     # With transforms.
 
@@ -433,7 +447,6 @@ class Graph:
         now_ns: int,
         sampler: DropSampler | None,
     ) -> None:
-        search = self._search(chunk)
         walk = _Walk(self, outcome, chunk, now_ns, sampler)
         if chunk.resource:  # a verdict would say that nothing is to be attached
             whole, verdicts = _completed(chunk.lines, chunk)
@@ -451,18 +464,23 @@ class Graph:
             except Exception as error:  # noqa: BLE001 - the next record goes on
                 walk.refuse(Refused(sequence, _failure(error, line), line))
                 continue
-            walk.begin(event, _Given(line, complete, verdict, search), entry)
+            walk.begin(event, _Given(line, complete, verdict), entry)
         walk.finish()
 
-    def drop(self, event: Event, given: _Given, kind: DropKind, max_text_bytes: int) -> Drop:
-        """Describe a dropped record, redacted as `finish` would have done."""
-        scrubber = self._scrubber
-        clean = scrubber is None or (
-            not event.history and scrubber.is_clean(given.line, given.accepted, given.search)
-        )
-        if clean:
-            return drop_of(kind, given.complete, event.fields, max_text_bytes)
-        return self._describe(kind, given.complete, event.fields, max_text_bytes)
+    def describe(self, dropped: Sequence[_Dropped], max_text_bytes: int) -> list[Drop]:
+        """Describe dropped records, redacted as `finish` would have done."""
+        suspects: set[int] = set()
+        if self._scrubber is not None and dropped:
+            accepted = [one.given.accepted for one in dropped]
+            search = LineSearch([one.given.line for one in dropped])
+            changed = (place for place, one in enumerate(dropped) if one.event.history)
+            suspects.update(self._scrubber.suspects(accepted, search), changed)
+        described: list[Drop] = []
+        for place, one in enumerate(dropped):
+            describe = self._describe if place in suspects else drop_of
+            fields = one.event.fields
+            described.append(describe(one.kind, one.given.complete, fields, max_text_bytes))
+        return described
 
     def _describe(self, kind: DropKind, line: bytes, fields: Fields, max_text_bytes: int) -> Drop:
         """Describe a dropped record; what the detectors find in it is not counted."""
@@ -610,6 +628,7 @@ class _Walk:
         self._sampler = sampler
         self._given: _Given
         self._ends: list[_Finished | Refused] = []
+        self._dropped: list[_Dropped] = []
         self._size = 0
 
     def begin(self, event: Event, given: _Given, entry: list[Step | None]) -> None:
@@ -626,6 +645,10 @@ class _Walk:
         self._graph.finish(self._ends, self._outcome, self._chunk.start)
         self._ends.clear()
         self._size = 0
+        if self._sampler is not None:
+            limit = self._sampler.max_text_bytes
+            self._outcome.drops += self._graph.describe(self._dropped, limit)
+            self._dropped.clear()
 
     def _end_of(self, event: Event) -> None:
         given = self._given
@@ -706,9 +729,7 @@ class _Walk:
             if (sampler := self._sampler) is not None and step.drops(verdict):
                 kind = DropKind(event.source, step.name, verdict.value)
                 if sampler.chooses(kind, self._now_ns):
-                    limit = sampler.max_text_bytes
-                    drop = self._graph.drop(event, self._given, kind, limit)
-                    self._outcome.drops.append(drop)
+                    self._dropped.append(_Dropped(kind, event, self._given))
 
 
 _TOO_LARGE: Final = "integer_too_large"
