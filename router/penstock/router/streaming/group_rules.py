@@ -1,4 +1,4 @@
-"""Which sinks read together, and until when one that has left its group stays alone."""
+"""Which sinks read together, which must leave their group, and until when one stays alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
