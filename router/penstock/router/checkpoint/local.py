@@ -1,4 +1,4 @@
-"""The files that a job keeps on disk between runs, beside Spark's own files for each sink.
+"""The files that a job keeps on disk between runs, its own and Spark's for each sink, checked.
 
     CHECKPOINT_DIR/
       format                  which format it has: `penstock.service.data_format`

@@ -1,4 +1,4 @@
-"""Says of records what became of each at each sink of a job, by the job's own code and files.
+"""Gathers the answers about records: of each sink of a job, and of conditions that took none.
 
 Where a sink is, its checkpoint says; which batch had an offset, and by which routes, its journal of
 deliveries. Conditions are evaluated by Spark, as for a batch.

@@ -1,4 +1,4 @@
-"""What became of records at one sink: its position, its batches, its dead letters, its transforms.
+"""Decides what became of records at one sink: by position, batches, dead letters, transforms.
 
 Transforms are done to the record itself, by the code that does them to a batch. What `dedupe`
 decided is looked up in its notes and never decided again.

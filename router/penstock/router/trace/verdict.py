@@ -1,4 +1,4 @@
-"""Verdicts on single records: what became of each at each sink of a job."""
+"""The fields of an answer about one record at one sink, and their JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
