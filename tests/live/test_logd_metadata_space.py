@@ -38,7 +38,7 @@ def test_a_controller_without_space_steps_aside_and_goes_on_when_there_is_some(
                 return log.cluster().controller
 
         def leader(stream: str, node: str) -> str | None:
-            with contextlib.suppress(LookupError):  # the node has not heard of it yet
+            with contextlib.suppress(LookupError):  # the node does not know it yet
                 return cluster.partition(stream, node=node).leader
             return None
 

@@ -6,7 +6,7 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _LARGE_BYTES: Final = 4 << 20
-"""What is larger has pages of its own, which the kernel gets back at once."""
+"""What is larger is mapped by itself, and unmapped when it is freed."""
 _KEPT_BYTES: Final = 8 << 20
 
 

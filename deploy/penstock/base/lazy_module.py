@@ -1,5 +1,7 @@
-"""A module that is imported when something of it is used for the first time."""
+"""Modules that are imported when something of them is used for the first time."""
 
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 
@@ -30,3 +32,25 @@ class LazyModule(ModuleType):
         value = getattr(import_module(self.__name__), name)
         setattr(self, name, value)
         return value
+
+
+def lazy_names(package: str, below: str, homes: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package whose names are imported when they are asked for.
+
+    PEP 562; type checkers are shown the imports themselves.
+
+    Args:
+        package: Its name.
+        below: The package that `homes` are below.
+        homes: By module, the names that it defines, with blanks between them.
+    """
+    modules = {name: home for home, names in homes.items() for name in names.split()}
+
+    def find(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{below}.{modules[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return find

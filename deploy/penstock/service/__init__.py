@@ -7,9 +7,9 @@ The modules are imported as their names are asked for: a command that only print
 without all of them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from penstock.base.lazy_module import lazy_names
 from penstock.service.notify import notify, notify_reloading
 from penstock.service.release import release
 
@@ -81,27 +81,19 @@ __all__ = [
     "span_metrics",
 ]
 
-_HOMES: Final = {
-    name: module
-    for module, names in {
-        "base.errors": "ConfigError ExitCode ServiceError UnavailableError",
-        "service.admin": "Action AdminServer Authorization Health Requester Stage Status",
-        "service.admin_access": "AdminAccess AdminStatusError admin_server ask_admin",
-        "service.config": "HostPort HostPorts check_only load_config show_config",
-        "service.config_errors": "naming_known_keys",
-        "service.config_types": "FilePath NoNul Quantities SocketPath absolute",
-        "service.logs": "configure_logs",
-        "service.process": "LoopFailures raise_open_files run_until_stopped",
-        "service.tracing": "Tracing TracingSection span_metrics",
-    }.items()
-    for name in names.split()
-}
-"""The module below `penstock` that defines a name; type checkers read the imports above."""
-
 if not TYPE_CHECKING:  # else a type checker would take any name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"penstock.{_HOMES[name]}"), name)
-        return value
+    __getattr__ = lazy_names(
+        __name__,
+        "penstock",
+        {
+            "base.errors": "ConfigError ExitCode ServiceError UnavailableError",
+            "service.admin": "Action AdminServer Authorization Health Requester Stage Status",
+            "service.admin_access": "AdminAccess AdminStatusError admin_server ask_admin",
+            "service.config": "HostPort HostPorts check_only load_config show_config",
+            "service.config_errors": "naming_known_keys",
+            "service.config_types": "FilePath NoNul Quantities SocketPath absolute",
+            "service.logs": "configure_logs",
+            "service.process": "LoopFailures raise_open_files run_until_stopped",
+            "service.tracing": "Tracing TracingSection span_metrics",
+        },
+    )

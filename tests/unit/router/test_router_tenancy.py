@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from penstock.router.errors import UnavailableError as NotNowError
@@ -44,6 +45,22 @@ def test_a_holder_that_is_silent_is_waited_for_and_finds_out() -> None:
     assert LEASE_S <= (clock.now_ns - began) / 1e9 <= 1.2 * LEASE_S
     second.require_held()
     with pytest.raises(NotNowError, match="not renewed in time"):
+        first.require_held()
+
+
+def test_what_is_said_of_a_lease_names_its_store() -> None:
+    objects, clock = MemoryObjects(), TestClock()
+    first, second = (
+        StoreLease(objects, holder, LEASE_S, clock, location="s3://bucket/lake")
+        for holder in ("first", "second")
+    )
+    first.take(never)
+    with capture_logs() as told:
+        second.take(never)
+    assert {event["store"] for event in told if event["event"] == "store_wait"} == {
+        "s3://bucket/lake"
+    }
+    with pytest.raises(NotNowError, match="lease of s3://bucket/lake was not renewed in time"):
         first.require_held()
 
 

@@ -55,10 +55,10 @@ The modules are imported as their names are asked for: a command that lists stre
 event loop and without Arrow.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.base.extras import require
+from penstock.base.lazy_module import lazy_names
 
 require("logd", "google_crc32c", "orjson", "pyarrow")
 
@@ -140,32 +140,26 @@ __all__ = [
     "split_frames",
 ]
 
-_HOMES: Final = {
-    name: module
-    for module, names in {
-        "api.models": (
-            "ClusterInfo Cursor GroupInfo GroupMemberInfo GroupPartitionInfo NodeInfo"
-            " PartitionInfo StreamInfo"
-        ),
-        "client.access": "ANYBODY Access",
-        "client.async_client": "AsyncCursorHandle AsyncLogClient",
-        "client.blocking_group": "GroupConsumer Positions",
-        "client.client": "CursorHandle LogClient",
-        "client.following": ("CommitPolicy FollowOptions GroupOptions OutOfRange Position passes"),
-        "client.group_consumer": "AsyncGroupConsumer AsyncPositions GroupRecord GroupRows",
-        "client.results": "Fetched OffsetRange",
-        "client.routing": "Prefer",
-        "format.rows": "Frame batch_records decoded_size slice_rows split_frames",
-        "metadata.records": "GroupPartition",
-    }.items()
-    for name in names.split()
-}
-"""The module below `penstock.logd` that defines a name; type checkers read the imports above."""
-
 if not TYPE_CHECKING:  # else a type checker would take any name for one of these
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"penstock.logd.{_HOMES[name]}"), name)
-        return value
+    __getattr__ = lazy_names(
+        __name__,
+        "penstock.logd",
+        {
+            "api.models": (
+                "ClusterInfo Cursor GroupInfo GroupMemberInfo GroupPartitionInfo NodeInfo"
+                " PartitionInfo StreamInfo"
+            ),
+            "client.access": "ANYBODY Access",
+            "client.async_client": "AsyncCursorHandle AsyncLogClient",
+            "client.blocking_group": "GroupConsumer Positions",
+            "client.client": "CursorHandle LogClient",
+            "client.following": (
+                "CommitPolicy FollowOptions GroupOptions OutOfRange Position passes"
+            ),
+            "client.group_consumer": "AsyncGroupConsumer AsyncPositions GroupRecord GroupRows",
+            "client.results": "Fetched OffsetRange",
+            "client.routing": "Prefer",
+            "format.rows": "Frame batch_records decoded_size slice_rows split_frames",
+            "metadata.records": "GroupPartition",
+        },
+    )
