@@ -57,6 +57,20 @@ from pathlib import Path
 from tests.live.test_deploy_supervisor import make_supervisor
 asyncio.run(make_supervisor(Path(sys.argv[1]), print).run())
 """
+KILLED_AT_THE_START = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.live.test_deploy_supervisor import ids_of_part, make_supervisor
+directory, start = Path(sys.argv[1]), asyncio.create_subprocess_exec
+async def start_and_be_killed(*command, **options):
+    process = await start(*command, **options)
+    if "watch" not in command:
+        ids_of_part(directory)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return process
+asyncio.create_subprocess_exec = start_and_be_killed
+asyncio.run(make_supervisor(directory, print).run())
+"""
 
 
 def _part(directory: Path, code: str, plan: PartPlan | None = None) -> Part:
@@ -83,7 +97,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _ids(directory: Path) -> list[int]:
+def ids_of_part(directory: Path) -> list[int]:
     path = directory / "part.ids"
     text = wait_until(lambda: path.exists() and path.read_text(), what="the part is up")
     return [int(word) for word in str(text).split()]
@@ -102,7 +116,7 @@ def test_stopping_ends_what_a_part_left_behind(tmp_path: Path) -> None:
         await supervisor.run()
 
     asyncio.run(main())
-    assert [pid for pid in _ids(tmp_path) if _is_alive(pid)] == []
+    assert [pid for pid in ids_of_part(tmp_path) if _is_alive(pid)] == []
     assert not any(isinstance(effect, CutShort) for effect in seen)
 
 
@@ -149,7 +163,7 @@ def test_a_part_killed_by_someone_is_restarted_without_its_old_children(tmp_path
         def report(effect: Effect) -> None:
             match effect:
                 case AllReady():
-                    first.extend(_ids(tmp_path))
+                    first.extend(ids_of_part(tmp_path))
                     os.kill(first[0], signal.SIGKILL)
                 case Restarting():
                     (tmp_path / "part.ids").unlink()
@@ -180,9 +194,9 @@ def test_a_program_that_cannot_be_started_ends_the_launch(tmp_path: Path) -> Non
 
 
 @contextmanager
-def _launcher(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _launcher(directory: Path, code: str = LAUNCHER) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, str(directory)],
+        [sys.executable, "-c", code, str(directory)],
         cwd=Path(__file__).resolve().parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -209,15 +223,25 @@ def _guards_of(launcher: int) -> list[int]:
 
 def test_nothing_outlives_a_launcher_killed_with_9(tmp_path: Path) -> None:
     with _launcher(tmp_path) as launcher:
-        ids = _ids(tmp_path)
+        ids = ids_of_part(tmp_path)
         assert all(map(_is_alive, ids))
         launcher.kill()
         wait_until(lambda: not any(map(_is_alive, ids)), what="all ended", within_s=10)
 
 
+def test_nothing_outlives_a_launcher_killed_while_it_starts_a_part(tmp_path: Path) -> None:
+    with _launcher(tmp_path, KILLED_AT_THE_START) as launcher:
+        ids = ids_of_part(tmp_path)
+        assert launcher.wait(60) == -signal.SIGKILL
+        try:
+            wait_until(lambda: not any(map(_is_alive, ids)), what="all ended", within_s=10)
+        finally:
+            reaper.signal_session(ids[0], signal.SIGKILL)
+
+
 def test_a_part_ends_even_when_the_guard_is_killed_too(tmp_path: Path) -> None:
     with _launcher(tmp_path) as launcher:
-        ids = _ids(tmp_path)
+        ids = ids_of_part(tmp_path)
         for pid in _guards_of(launcher.pid):
             os.kill(pid, signal.SIGKILL)
         launcher.kill()

@@ -2,14 +2,17 @@
 
 Runs as a script with the standard library alone, in two roles:
 
-    reaper.py exec PARENT COMMAND...   asks the kernel for SIGTERM when PARENT dies, then becomes
-                                      COMMAND; each part starts this way, in its own session
-    reaper.py watch                    reads session ids ("+ID" or "-ID" lines) from the launcher
-                                      through a pipe; when the pipe closes, ends what still runs
+    reaper.py exec PARENT PIPE COMMAND...   asks the kernel for SIGTERM when PARENT dies, puts its
+                                           session on the list, then becomes COMMAND; each part
+                                           starts this way, in its own session
+    reaper.py watch                         reads the list ("+ID" or "-ID" lines) through a pipe
+                                           from the launcher and what it starts; when the pipe
+                                           closes, ends the sessions that are still on it
 
 A session holds everything a part has started (a JVM, Spark's Python workers) also after their
 parents died. Why both roles: the kernel's signal reaches only the part itself, and the watcher
-could itself be killed.
+could itself be killed. A session puts itself on the list before it becomes the part, because the
+launcher can be killed as soon as the session exists.
 """
 
 import ctypes
@@ -17,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -55,14 +59,23 @@ def _session_of(entry: Path) -> int | None:
     return None if state == "Z" else int(session)
 
 
-def become(parent: int, command: list[str]) -> None:
-    """Tie this process to its parent's life and become `command`."""
+def become(parent: int, pipe: int, command: list[str]) -> None:
+    """Tie this process to its parent's life, put its session on the list and become `command`.
+
+    Args:
+        parent: The launcher.
+        pipe: Descriptor of the pipe to the watcher.
+        command: The part's program and arguments.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) == 0, os.strerror(
         ctypes.get_errno()
     )
     if os.getppid() != parent:
         sys.exit(1)  # it died before the request took effect
+    with suppress(BrokenPipeError):  # the watcher was killed; the kernel's signal is left
+        os.write(pipe, b"+%d\n" % os.getpid())
+    os.close(pipe)
     try:
         os.execv(command[0], command)  # noqa: S606 - no shell on purpose
     except OSError as error:
@@ -71,7 +84,7 @@ def become(parent: int, command: list[str]) -> None:
 
 
 def watch() -> None:
-    """Follow the launcher's list; when it goes away, end the sessions still on it."""
+    """Follow the list; when the launcher goes away, end the sessions still on it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sessions: set[int] = set()
@@ -93,9 +106,9 @@ def watch() -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["exec", parent_id, *rest]:
-            become(int(parent_id), rest)
+        case ["exec", parent_id, pipe_number, *rest]:
+            become(int(parent_id), int(pipe_number), rest)
         case ["watch"]:
             watch()
         case _:
-            sys.exit("usage: reaper.py exec PARENT COMMAND... | reaper.py watch")
+            sys.exit("usage: reaper.py exec PARENT PIPE COMMAND... | reaper.py watch")

@@ -192,21 +192,21 @@ class Supervisor:
         self, part: Part, tasks: asyncio.TaskGroup, watcher: asyncio.StreamWriter
     ) -> None:
         name = part.plan.name
-        command = [sys.executable, "-I", "-S", reaper.__file__, "exec", str(os.getpid())]
+        pipe = watcher.get_extra_info("pipe").fileno()
+        tied = (sys.executable, "-I", "-S", reaper.__file__, "exec", str(os.getpid()), str(pipe))
         output_path = part.output_path or part.log_path
         try:
             for path in {part.log_path, output_path}:
                 rotate_log(path, self._log_max_bytes)
             with open_private_file(part.log_path) as log, open_private_file(output_path) as output:
                 process = await asyncio.create_subprocess_exec(
-                    *command, *part.command, stdin=asyncio.subprocess.DEVNULL, stdout=output,
-                    stderr=log, start_new_session=True,
+                    *tied, *part.command, stdin=asyncio.subprocess.DEVNULL, stdout=output,
+                    stderr=log, start_new_session=True, pass_fds=(pipe,),
                 )  # fmt: skip
         except OSError as error:  # of a log as of the program: no descriptor may be left
             self._log.error("cannot be started", part=name, reason=str(error))
             self._events.put_nowait(Exited(name, reaper.NOT_STARTED))
             return
-        watcher.write(f"+{process.pid}\n".encode())
         self._processes[name] = process
         self._sessions.add(process.pid)
         tasks.create_task(self._follow(name, process, watcher))
