@@ -13,6 +13,9 @@ import nats
 import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
 
 from penstock.logd.format.batch import Record, build_batch, encode_body
 from penstock.logd.format.envelope import (
@@ -23,6 +26,7 @@ from penstock.logd.format.envelope import (
 )
 from tests.support.logd import Logd
 from tests.support.processes import Daemon, free_port
+from tests.support.waiting import PATIENCE
 
 STREAMS = [
     {"name": "logs", "subject": "telemetry.logs.>"},
@@ -90,11 +94,21 @@ async def _publish(nats_url: str, subject: str, values: Sequence[bytes], count: 
             sequence=previous + 1,
             body=encode_body(build_batch(records), compression="zstd"),
         )
-        answer = await client.request(subject, encode_batch(payload), timeout=20)
+        answer = await _ask(client, subject, encode_batch(payload))
         envelope = decode_envelope(answer.data)
         assert envelope is not None, answer.data
         assert envelope.type == TYPE_BATCH_ACK
     await client.close()
+
+
+async def _ask(client: Client, subject: str, batch: bytes) -> Msg:
+    """Publish a batch, again where nobody listens: a leader may lose its lease for a moment."""
+    async with asyncio.timeout(20 * PATIENCE):
+        while True:
+            try:
+                return await client.request(subject, batch, timeout=20)
+            except NoRespondersError:
+                await asyncio.sleep(0.1)
 
 
 class RouterJob:
