@@ -5,8 +5,9 @@ from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_LARGE_BYTES: Final = 4 << 20
-"""What is larger is mapped by itself, and unmapped when it is freed."""
+_LARGE_BYTES: Final = 1 << 20
+"""What is larger is mapped by itself, and unmapped when it is freed. What grows in the heap, as a
+buffer for a large message, leaves a hole of each size that it had; a mapping grows where it is."""
 _KEPT_BYTES: Final = 8 << 20
 
 
