@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from penstock.logd.storage.disk import File
+from penstock.logd.storage.disk import File, read_opened
 
 SECTOR_BYTES: Final = 512
 Fault = Callable[[str, Path], bool]
@@ -100,6 +100,9 @@ class MemoryDisk:
         if inode.seen:
             file.truncate(0)
         return file
+
+    def read(self, path: Path | str) -> bytes | None:
+        return read_opened(self, Path(path))
 
     def list_directory(self, path: Path) -> list[str]:
         self._directory(path)

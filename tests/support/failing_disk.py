@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from penstock.logd.storage.disk import File, RealDisk, RealFile
+from penstock.logd.storage.disk import File, RealDisk, RealFile, read_opened
 
 WRITES = frozenset({"create", "write", "sync", "truncate", "rename"})
 """What a disk that is full or read-only does not do."""
@@ -122,6 +122,10 @@ class FailingDisk(RealDisk):
         if self.open_errno:
             raise OSError(self.open_errno, os.strerror(self.open_errno), str(path))
         return _FailingFile(path, self)
+
+    @override
+    def read(self, path: Path | str) -> bytes | None:
+        return read_opened(self, Path(path))
 
     @override
     def create(self, path: Path) -> File:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.logd.storage.disk import REAL_DISK, RealFile
+from penstock.logd.storage.disk import REAL_DISK, RealFile, read_opened
 
 
 class OverlayDisk:
@@ -40,6 +40,10 @@ class OverlayDisk:
         self.made[path] = bytearray()
         self.removed.discard(path)
         return OverlayFile(self, path, None)
+
+    def read(self, path: Path | str) -> bytes | None:
+        """Read a whole file; None when there is none."""
+        return read_opened(self, Path(path))
 
     def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted."""

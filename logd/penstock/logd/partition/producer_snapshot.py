@@ -46,7 +46,7 @@ from penstock.logd.intake.intake import Intake
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.storage.checkpoint import MAGIC as CHECKPOINT_MAGIC
 from penstock.logd.storage.checkpoint import MEMORY_NAME, Checkpoint
-from penstock.logd.storage.disk import REAL_DISK, Disk, read_file, write_atomically
+from penstock.logd.storage.disk import REAL_DISK, Disk, write_atomically
 
 FILE_NAME: Final = MEMORY_NAME
 MAGIC: Final = b"PNSR"
@@ -146,15 +146,15 @@ class ProducerSnapshot(Struct, frozen=True):
             CorruptError: The file is damaged.
             RefusedError: `UNKNOWN_FORMAT`: written by a later version.
         """
-        path = directory / FILE_NAME
-        data = read_file(disk, path)
+        where = f"{directory}/{FILE_NAME}"
+        data = disk.read(where)
         if data is None:
             return None
         if cipher is not None:
-            data = cipher.decrypt_file(FILE_NAME, data, where=str(path))
+            data = cipher.decrypt_file(FILE_NAME, data, where=where)
         if data.startswith(CHECKPOINT_MAGIC):
-            return _from_checkpoint(path, disk)
-        return cls.decode(data, str(path))
+            return _from_checkpoint(directory / FILE_NAME, disk)
+        return cls.decode(data, where)
 
     def restore(self, dedup: Dedup) -> None:
         """Restore it."""

@@ -60,7 +60,7 @@ import orjson
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.frame import NO_TIMESTAMP, FrameHeader, crc32c
 from penstock.logd.replication.log_state import Entry, Epochs
-from penstock.logd.storage.disk import REAL_DISK, Disk, File, read_file, write_atomically
+from penstock.logd.storage.disk import REAL_DISK, Disk, File, write_atomically
 from penstock.logd.storage.index import Claim
 
 MAGIC: Final = b"PNSC"
@@ -86,7 +86,7 @@ class Checkpoint:
             CorruptError: The file is damaged.
             RefusedError: `UNKNOWN_FORMAT`: written by a later version.
         """
-        data = read_file(self._disk, self.path)
+        data = self._disk.read(self.path)
         return None if data is None else _decode(data, str(self.path))
 
     def save(self, document: dict[str, Any], *, durable: bool = True) -> None:
@@ -371,7 +371,7 @@ def load_mark(directory: Path, disk: Disk) -> tuple[Claim, bool] | None:
 
     None when it is missing, damaged, or of another version.
     """
-    data = read_file(disk, directory / FILE_NAME)
+    data = disk.read(f"{directory}/{FILE_NAME}")
     if data is None or len(data) < SIZE:
         return None
     data = data[:SIZE]

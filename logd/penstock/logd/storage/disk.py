@@ -80,6 +80,10 @@ class Disk(Protocol):
         """Make a new file, or empty an old one, and open it."""
         ...
 
+    def read(self, path: Path | str) -> bytes | None:
+        """Read a whole file; None when there is none."""
+        ...
+
     def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted."""
         ...
@@ -150,22 +154,11 @@ class RealFile:
             OSError: The disk does not give them; it names the file.
         """
         try:
-            return self._read(position, length)
+            return _read_all(self.fileno(), position, length)
         except OSError as error:
             with suppress(OSError):
                 error.filename = str(Path(f"/proc/self/fd/{self._descriptor}").readlink())
             raise
-
-    def _read(self, position: int, length: int) -> bytes:
-        data = os.pread(self.fileno(), length, position)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < length and (data := os.pread(self.fileno(), length - got, position + got)):
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
@@ -207,6 +200,20 @@ class RealDisk:
         """Make a new file, or empty an old one, and open it."""
         return RealFile(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
+    def read(self, path: Path | str) -> bytes | None:
+        """Read a whole file; None when there is none. A start reads five small ones of each log."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            return _read_all(descriptor, 0, os.fstat(descriptor).st_size)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+        finally:
+            os.close(descriptor)
+
     def list_directory(self, path: Path) -> list[str]:
         """Names in a directory, sorted."""
         return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
@@ -239,13 +246,13 @@ class RealDisk:
 REAL_DISK: Final = RealDisk()
 
 
-def read_file(disk: Disk, path: Path) -> bytes | None:
-    """Read a whole file; None when there is none.
+def read_opened(disk: Disk, path: Path) -> bytes | None:
+    """Read a whole file as any disk can; None when there is none.
 
     Raises:
         OSError: The disk failed.
     """
-    if not disk.exists(path):  # a disk opens files to write, too, which commands that look do not
+    if not disk.exists(path):
         return None
     file = disk.open(path)
     data = file.read(0, file.size())
@@ -295,6 +302,19 @@ def write_atomically(
         raise
     if durable:
         disk.sync_directory(path.parent)
+
+
+def _read_all(descriptor: int, position: int, length: int) -> bytes:
+    """Up to `length` bytes; fewer only at the end of the file."""
+    data = os.pread(descriptor, length, position)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < length and (data := os.pread(descriptor, length - got, position + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
 
 
 def _write_all(descriptor: int, position: int, buffers: Sequence[bytes]) -> int:

@@ -121,6 +121,7 @@ class IndexRebuild:
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _NAME_DIGITS: Final = 20
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 Observe = Callable[[FrameReader, Found], None]
 
@@ -267,8 +268,8 @@ class Recovery:
         for name in names:
             if name.endswith(TEMPORARY_SUFFIX):
                 self._remove("C", name, "temporary file removed")
-        for name in names:
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for name in filter(_is_index, names):
+            for suffix in _INDEX_SUFFIXES:
                 base = _base_offset(name, suffix)
                 if base >= 0 and base not in bases:
                     self._remove("D", name, "index without a log removed")
@@ -331,12 +332,10 @@ class Recovery:
     def _load_index(self, base: int) -> tuple[SparseIndex | None, Claim]:
         data = []
         stem = f"{base:0{_NAME_DIGITS}d}"
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in _INDEX_SUFFIXES:
             if stem + suffix not in self._names:
                 return None, empty_claim(base)
-            file = self._disk.open(self._directory / (stem + suffix))
-            data.append(file.read(0, file.size()))
-            file.close()
+            data.append(self._disk.read(f"{self._directory}/{stem}{suffix}") or b"")
         try:
             index, claim = decode_index(
                 data[0], data[1], interval_bytes=self._interval_bytes, where=stem
@@ -444,7 +443,12 @@ def _reached(claim: Claim) -> Damage:
 
 def bases_of(names: list[str]) -> list[int]:
     """The base offsets of the log files among a directory's names."""
-    return sorted(base for name in names if (base := _base_offset(name, LOG_SUFFIX)) >= 0)
+    logs = [name for name in names if name.endswith(LOG_SUFFIX)]  # most names are no log's
+    return sorted(base for name in logs if (base := _base_offset(name, LOG_SUFFIX)) >= 0)
+
+
+def _is_index(name: str) -> bool:
+    return name.endswith(_INDEX_SUFFIXES)
 
 
 def _base_offset(name: str, suffix: str) -> int:

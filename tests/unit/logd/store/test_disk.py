@@ -12,7 +12,6 @@ from penstock.logd.storage.disk import (
     REAL_DISK,
     Disk,
     make_directories,
-    read_file,
     write_atomically,
 )
 from tests.sim.disk import MemoryDisk
@@ -94,14 +93,21 @@ def test_missing_names_raise(place: tuple[Disk, Path]) -> None:
         disk.create(root / "none" / "a")
 
 
-def test_read_file_reads_all_of_a_file_and_none_where_there_is_none(
+def test_read_gives_all_of_a_file_and_none_where_there_is_none(
     place: tuple[Disk, Path],
 ) -> None:
     disk, root = place
-    assert read_file(disk, root / "a") is None
+    assert disk.read(root / "a") is None
+    assert disk.read(root / "none" / "a") is None
     write_atomically(disk, root / "a", [b"one", b"two"])
     write_atomically(disk, root / "b", b"")
-    assert (read_file(disk, root / "a"), read_file(disk, root / "b")) == (b"onetwo", b"")
+    assert (disk.read(root / "a"), disk.read(f"{root}/b")) == (b"onetwo", b"")
+
+
+def test_an_error_of_reading_a_file_names_it(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as raised:
+        REAL_DISK.read(tmp_path)
+    assert raised.value.filename == str(tmp_path)
 
 
 def test_make_directories_makes_parents_and_leaves_old_ones(place: tuple[Disk, Path]) -> None:
