@@ -132,19 +132,33 @@ class Telemetry:
         yield from gap_reasons(self.engine.subscription_manager.gaps)
         for offline_partition in self.engine.offline_partition():
             yield f"stream {offline_partition.name}: {offline_partition.reason}"
-        # A start is probed again and again: little is done about each of thousands that are well.
         now_ns = self.engine.subscription_manager.now().unix_ns
-        for partition in self.engine.partitions():
-            if partition.failure:
-                yield f"stream {partition.label}: {partition.failure}"
-            if partition.log.damaged() and (damaged := damaged_ranges(partition)):
-                count = pluralize(sum(upto - first for first, upto in damaged), "offset")
-                what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
-                yield f"stream {partition.label}: {what}; see: penstock logd gaps"
-            dedup = partition.intake.dedup
-            if dedup.lost_until_ns > now_ns:
-                what = f"its dedup state below offset {dedup.lost} is lost"
-                yield f"stream {partition.label}: {what}; repeats may be stored again"
+        yield from partition_reasons(self.engine.each_partition(), now_ns)
+
+
+def partition_reasons(partitions: Iterable[Partition], now_ns: int) -> Iterable[str]:
+    """Why partitions are not as well as they should be, by stream and number.
+
+    A start is probed again and again, so little is done about each of thousands that are well.
+    """
+    ailing = [
+        partition
+        for partition in partitions
+        if partition.failure
+        or partition.log.damages.ranges
+        or partition.intake.dedup.lost_until_ns > now_ns
+    ]
+    for partition in sorted(ailing, key=lambda one: (one.name, one.number)):
+        if partition.failure:
+            yield f"stream {partition.label}: {partition.failure}"
+        if damaged := damaged_ranges(partition):
+            count = pluralize(sum(upto - first for first, upto in damaged), "offset")
+            what = f"{count} cannot be read: damaged from offset {damaged[0][0]} on"
+            yield f"stream {partition.label}: {what}; see: penstock logd gaps"
+        dedup = partition.intake.dedup
+        if dedup.lost_until_ns > now_ns:
+            what = f"its dedup state below offset {dedup.lost} is lost"
+            yield f"stream {partition.label}: {what}; repeats may be stored again"
 
 
 def stage(partition: Partition) -> Stage:

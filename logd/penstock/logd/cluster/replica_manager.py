@@ -1136,12 +1136,12 @@ class ReplicaManager:
             self._opening -= 1
         replica = partition.role
         assert isinstance(replica, ReplicaRunner)
+        replica.attach(partition)  # before a probe's thread finds it
         self._hosted[replica.key] = self._places[place] = replica
         self._sorted = None
         if (offline := self._no_longer_offline(place)) is not None:
             partition.publish_queue.intake.counts = offline.intake.counts
             partition.publish_queue.skipped = offline.skipped
-        replica.attach(partition)
         self._touch(place)
         self.look()
 

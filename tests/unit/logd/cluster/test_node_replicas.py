@@ -30,6 +30,7 @@ from penstock.logd.metadata.records import PartitionKey as Place
 from penstock.logd.metadata.records import PartitionRecord, ReplicationOptions, StreamRecord
 from penstock.logd.metadata.streams import StreamConfig, StreamState
 from penstock.logd.replication.events import Diverged, Fetch, Frames, NodeId
+from penstock.logd.storage import CommitLog, LogConfig
 from tests.support.failing_disk import FailingDisk
 from tests.support.frames import make_batch_frame
 from tests.support.one_node import one_node
@@ -85,12 +86,27 @@ class ListeningLink(QuietLink):
         self.subjects.remove(sid.decode())
 
 
+class ReportedReplicas(ReplicaManager):
+    """Notes which replicas can be found each time that one has something to report."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.found: list[list[ReplicaRunner]] = []
+
+    @override
+    def report_changed(self, replica: ReplicaRunner) -> None:
+        self.found.append(self.each())
+        super().report_changed(replica)
+
+
 @asynccontextmanager
-async def node_with(directory: Path, *records: StreamRecord) -> AsyncIterator[Any]:
+async def node_with(
+    directory: Path, *records: StreamRecord, kind: type[ReplicaManager] = ReplicaManager
+) -> AsyncIterator[Any]:
     clock, cluster = SystemClock(), Cluster()
     directory.mkdir(exist_ok=True)
     link = ListeningLink()
-    node: Any = ReplicaManager(
+    node: Any = kind(
         directory,
         link,
         lambda _: make_context(),
@@ -125,6 +141,24 @@ async def test_what_a_node_resigned_from_is_forgotten_with_the_stream(tmp_path: 
         become(node)
         await wait_until_async(lambda: node.at(PLACE) is None, what="the replica is closed")
         assert node.resignations == {}
+
+
+async def test_a_replica_is_found_only_once_it_has_its_partition(tmp_path: Path) -> None:
+    """A thread that answers a probe asks each for its partition at any moment."""
+    directory = tmp_path / "streams/logs-i-1/0"
+    directory.mkdir(parents=True)
+    log = CommitLog.open(directory, LogConfig())
+    log.append([make_batch_frame(0, [Record("t.a", b"v", 1)])[:2]])
+    log.close()
+    (segment,), (index,) = directory.glob("*.log"), directory.glob("*.index")
+    data = segment.read_bytes()
+    segment.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    index.unlink()
+    async with node_with(tmp_path, RECORD, kind=ReportedReplicas) as node:
+        replica = await opened(node)
+        assert replica.log.damaged() == [(0, 1)]  # which is reported as it gets its partition
+        assert node.found[0] == []
+        assert node.found[-1] == [replica]
 
 
 async def test_it_is_forgotten_with_a_stream_that_another_of_that_name_follows(
