@@ -28,13 +28,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from ipaddress import ip_address
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote
 
 import structlog
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import make_wsgi_app
 
 from penstock.base.clock import unix_ns
 from penstock.base.errors import UnavailableError
@@ -50,6 +49,9 @@ from penstock.base.http.server import (
 from penstock.base.sockets import connections_within
 from penstock.service.config import join_host_port, split_host_port
 from penstock.service.process import LoopFailures
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 class HostGuard:
@@ -223,7 +225,7 @@ class AdminServer:
 
     Args:
         status: The process's account of itself.
-        registry: Its metrics.
+        registry: Its metrics, or what returns them as they are scraped for the first time.
         probe: The same account without stages and `info`, for the probes; None: it costs nothing to
             leave them out of `status`.
         tls: TLS; only TLS is served then.
@@ -238,7 +240,7 @@ class AdminServer:
     def __init__(  # noqa: PLR0913 - what it shows, to whom, and for how long
         self,
         status: Callable[[], Status],
-        registry: CollectorRegistry,
+        registry: "CollectorRegistry | Callable[[], CollectorRegistry]",
         *,
         probe: Callable[[], Status] | None = None,
         tls: TlsSource | None = None,
@@ -256,7 +258,7 @@ class AdminServer:
         self._probe = probe or status
         self._tls = tls
         self._admit = admit
-        self._metrics = make_wsgi_app(registry)
+        self._registry = registry
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: HttpServer | None = None
 
@@ -341,6 +343,13 @@ class AdminServer:
             shown |= {key: getattr(status, key) for key in ("name", "version", "reasons")}
         serving = path == "/livez" or status.health in (Health.READY, Health.DEGRADED)
         return _json(200 if serving else 503, shown)
+
+    @cached_property
+    def _metrics(self) -> Callable[..., Any]:
+        """What makes the metrics' text; a process that nobody scrapes does without the library."""
+        from prometheus_client.exposition import make_wsgi_app
+
+        return make_wsgi_app(self._registry() if callable(self._registry) else self._registry)
 
     def _metrics_for(self, request: Request) -> Response:
         """Return the metrics in the requested format, compressed where the client accepts that."""

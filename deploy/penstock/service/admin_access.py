@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
-from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, ConfigDict
 
 from penstock.base.errors import ConfigError
@@ -30,6 +29,9 @@ from penstock.base.http.client import (
 from penstock.service.admin import Action, AdminServer, Authorization, Requester, Status
 from penstock.service.config import split_host_port
 from penstock.service.config_types import FilePath
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 Value = TypeVar("Value")
 
@@ -61,7 +63,7 @@ class AdminAccess(BaseModel):
     def server(
         self,
         status: Callable[[], Status],
-        registry: CollectorRegistry,
+        registry: "CollectorRegistry",
         actions: Mapping[str, Action] | None = None,
         hosts: Iterable[str] = (),
         queries: Mapping[str, Action] | None = None,
@@ -114,7 +116,7 @@ class AdminAccess(BaseModel):
 
 def admin_server(
     status: Callable[[], Status],
-    registry: CollectorRegistry,
+    registry: "CollectorRegistry",
     access: AdminAccess | None,
     actions: Mapping[str, Action] | None = None,
     *,

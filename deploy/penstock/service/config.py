@@ -33,6 +33,7 @@ from yaml.reader import Reader
 from yaml.resolver import Resolver
 from yaml.scanner import Scanner
 
+from penstock.base.daemon_imports import without_plugins
 from penstock.base.errors import ConfigError
 from penstock.service.config_errors import describe_errors
 from penstock.service.config_types import (
@@ -201,7 +202,8 @@ def check_document(
     references: dict[_Place, dict[str, str]] = {}
     while True:
         try:
-            config = model.model_validate(document)
+            with without_plugins():  # a model is built as it is used for the first time
+                config = model.model_validate(document)
         except ValidationError as error:
             found = dict(_references(error, document))
             if found:  # fewer each time, for a text takes the place of each

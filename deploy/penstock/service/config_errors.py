@@ -4,7 +4,6 @@ pydantic names a place by the path it took through the models: with the chosen t
 the form of a value that it tried. Here the keys are those that somebody can find in the file.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -119,6 +118,8 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], key: str) -> tuple[
 
 
 def _unknown(name: str, known: list[str]) -> tuple[str, str]:
+    import difflib  # which only a wrong key needs
+
     near = difflib.get_close_matches(name, known, 1, _ALIKE_MIN)
     text = "there is no such key" + (f"; did you mean {near[0]}?" if near else "")
     listed = f"; known keys here: {', '.join(known)}" if known else ""

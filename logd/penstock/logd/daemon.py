@@ -360,7 +360,7 @@ class _Daemon:
         stack.callback(loop.remove_signal_handler, signal.SIGHUP)
         admin = AdminServer(
             self._telemetry.status,
-            self._telemetry.registry(),
+            self._telemetry.registry,
             probe=self._telemetry.probe,
             tls=reloader.admin_tls(),
             admit=reloader.admit(self._listeners.may_see_status()),

@@ -2,9 +2,10 @@
 
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
+
+from msgspec import Struct
 
 from penstock.base.files import sync_directories
 from penstock.logd.errors import RefusedError
@@ -49,8 +50,7 @@ FILES_BESIDES: Final = 64
 """Files and sockets besides those of streams and readers, and some for short uses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
+class Descriptors(Struct, frozen=True):
     """The limit of open files.
 
     Attributes:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final
-
-from prometheus_client.core import Metric
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.intake.gaps import Gap, GapLedger, GapReason, Instant
 from penstock.logd.metrics import family, value_of
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _STREAMS_SHOWN: Final = 10
 _SAID_ELSEWHERE: Final = (GapReason.RECONNECTING, GapReason.DENIED, GapReason.STORAGE_FAILED)
@@ -47,7 +48,7 @@ def gap_reasons(gaps: GapLedger) -> Iterable[str]:
             yield f"stream {gap.streams[0]}: drops messages ({gap.reason})"
 
 
-def gap_metrics(gaps: GapLedger, now: Instant) -> Iterable[Metric]:
+def gap_metrics(gaps: GapLedger, now: Instant) -> Iterable["Metric"]:
     """Counters by stream and reason, gaps that last included."""
     totals = [
         ((stream, reason.value), found)

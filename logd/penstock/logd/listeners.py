@@ -7,8 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import Metric
-
 from penstock.base.clock import Clock, SystemClock
 from penstock.logd.activity import ActivityJournal, ActivityLog
 from penstock.logd.api.handlers import Handlers
@@ -27,6 +25,8 @@ from penstock.logd.security.principal import Principal
 from penstock.logd.security.throttle import QuotaManager
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from penstock.logd.liftbridge.permissions import CallAuthorization
     from penstock.service.tracing.spans import Tracer
 
@@ -125,7 +125,7 @@ class Listeners:
             "activity": dict(self.activity.counts) | {"waiting": self.activity.waiting},
         }
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable["Metric"]:
         outcomes, throttle = dict(self.activity.counts), self.throttle
         yield family("activity", [((outcome,), count) for outcome, count in outcomes.items()])
         yield value_of("activity_waiting", self.activity.waiting)

@@ -6,9 +6,14 @@ since the process started.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from penstock.base.lazy_module import LazyModule
+
+if TYPE_CHECKING:
+    from prometheus_client import core
+else:
+    core = LazyModule("prometheus_client.core")  # only a scrape needs it
 
 PREFIX: Final = "penstock_logd_"
 
@@ -211,7 +216,7 @@ METRICS: Final = {
 """Declared metrics by name, without the prefix."""
 
 
-def family(name: str, samples: Samples) -> Metric:
+def family(name: str, samples: Samples) -> "core.Metric":
     """One metric as a scrape gets it.
 
     Args:
@@ -219,13 +224,13 @@ def family(name: str, samples: Samples) -> Metric:
         samples: Its values.
     """
     declared = METRICS[name]
-    kind = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
+    kind = core.CounterMetricFamily if declared.kind == "counter" else core.GaugeMetricFamily
     found = kind(PREFIX + name, declared.help, labels=declared.labels)
     for labels, value in samples:
         found.add_metric(labels, value)
     return found
 
 
-def value_of(name: str, value: float) -> Metric:
+def value_of(name: str, value: float) -> "core.Metric":
     """A metric without labels as a scrape gets it."""
     return family(name, [((), value)])

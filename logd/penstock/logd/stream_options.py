@@ -8,7 +8,7 @@ stands here a second time.
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, fields
 from types import UnionType
 from typing import (
     Annotated,
@@ -23,6 +23,7 @@ from typing import (
     get_type_hints,
 )
 
+from msgspec import Struct
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -190,8 +191,7 @@ class ConfiguredStream(StreamSettings, ReplicationSettings):
     """A stream of the configuration file: what it is, and how it is replicated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOption:
+class StreamOption(Struct, frozen=True, kw_only=True):
     """An option as the interfaces have it.
 
     Attributes:

@@ -15,13 +15,11 @@ grows: CPython copies or lists a dict without letting another thread in between.
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from msgspec import Struct
 from typing_extensions import override
 
 from penstock.base.pluralize import pluralize
@@ -40,11 +38,16 @@ from penstock.logd.security.reloader import CredentialReloader
 from penstock.service import Health, Stage, Status, release, span_metrics
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
+
     from penstock.logd.liftbridge.server import GrpcServer
+else:
+    Collector = object  # the registry asks for no base class
 
 
-@dataclass(slots=True)
-class Telemetry:
+class Telemetry(Struct):
     """Reads the counters of a daemon's parts; `health` is set by the daemon as it goes."""
 
     node: str
@@ -111,8 +114,10 @@ class Telemetry:
             },
         )
 
-    def registry(self) -> CollectorRegistry:
+    def registry(self) -> "CollectorRegistry":
         """A registry that reads the counters when it is scraped."""
+        from prometheus_client import CollectorRegistry  # only a scrape needs it
+
         registry = CollectorRegistry()
         registry.register(_Scrape(self))
         return registry
@@ -267,7 +272,7 @@ class _Scrape(Collector):
         self._telemetry = telemetry
 
     @override
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterable["Metric"]:
         engine = self._telemetry.engine
         shown = _Shown(engine, self._telemetry.max_metrics_streams)
         yield from _stream_metrics(shown.partitions, shown.offline_partitions)
@@ -320,7 +325,7 @@ _OF_PARTITION: Final[Mapping[str, Callable[[Partition], float]]] = {
 
 def _stream_metrics(
     partitions: list[Partition], offline_partitions: list[OfflinePartition]
-) -> Iterable[Metric]:
+) -> Iterable["Metric"]:
     streams: list[Partition | OfflinePartition] = [*partitions, *offline_partitions]
     for name, of_stream in _OF_STREAM.items():
         yield family(name, [((it.label,), of_stream(it)) for it in streams])
@@ -335,7 +340,7 @@ def _stream_metrics(
     yield from _dedup_metrics(partitions)
 
 
-def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
+def _dedup_metrics(partitions: list[Partition]) -> Iterable["Metric"]:
     entries, most, evicted = [], [], []
     for partition in partitions:
         ids, producers = partition.intake.dedup.message_ids, partition.intake.dedup.producers
@@ -351,7 +356,7 @@ def _dedup_metrics(partitions: list[Partition]) -> Iterable[Metric]:
     yield family("dedup_evicted", evicted)
 
 
-def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
+def _process_metrics(telemetry: Telemetry) -> Iterable["Metric"]:
     engine, server, acks = telemetry.engine, telemetry.server, telemetry.acks
     links = {"data": telemetry.data_link, "acks": telemetry.ack_link}
     yield family("nats_connected", [((name,), it.connected) for name, it in links.items()])
@@ -389,7 +394,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable[Metric]:
         yield value_of(name, value)
 
 
-def _disk_metrics(data_dir: Path) -> Iterable[Metric]:
+def _disk_metrics(data_dir: Path) -> Iterable["Metric"]:
     with suppress(OSError):  # a disk that is gone shows in the streams
         usage = shutil.disk_usage(data_dir)
         yield value_of("disk_free_bytes", usage.free)

@@ -37,6 +37,34 @@ assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
 print(*sys.modules)
 import rich
 """
+AFTERWARDS = """
+import sys
+from penstock.base.daemon_imports import daemon_imports, without_plugins
+with daemon_imports():
+    from pydantic import BaseModel
+    class Within(BaseModel):
+        field: int
+    assert "penstock_plugged" not in sys.modules
+with without_plugins():
+    class Without(BaseModel):
+        field: int
+assert not {"importlib.metadata", "penstock_plugged"} & set(sys.modules)
+class Model(BaseModel):
+    field: int
+print(*sys.modules)
+"""
+ASKED = """
+import sys
+from penstock.base.daemon_imports import daemon_imports
+with daemon_imports():
+    from importlib.metadata import entry_points
+    assert "email" not in sys.modules
+    from importlib.metadata import version
+assert version("pydantic")
+assert sys.modules["importlib.metadata"].version is version
+assert list(entry_points(group="pydantic")) == []
+print("asked")
+"""
 FROZEN = """
 import gc
 from penstock.base.daemon_imports import daemon_imports
@@ -86,6 +114,11 @@ PARTS = {
 }  # fmt: skip
 """Libraries that the commands of a part may import for its help."""
 UNUSED = {"duckdb", "grpc", "pyarrow.compute", "pyarrow.parquet", "pydoc", "pyspark", "rich"}
+METADATA = "importlib.metadata"
+LOGD_UNUSED = {
+    METADATA, "cryptography", "difflib", "email", "jwt", "nats", "opentelemetry",
+    "prometheus_client",
+}  # fmt: skip
 
 NAME = "ARROW_DEFAULT_MEMORY_POOL"
 
@@ -118,9 +151,9 @@ def _modules(program: str, *arguments: str, **variables: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "text", "unused"),
     [
-        ("penstock.logd", LOGD, UNUSED | {"cryptography", "jwt", "nats", "opentelemetry"}),
+        ("penstock.logd", LOGD, UNUSED | LOGD_UNUSED),
         ("penstock.collector", COLLECTOR, UNUSED | {"google.protobuf"}),
-        ("penstock.deploy.console", CONSOLE, UNUSED | {"nats", "opentelemetry"}),
+        ("penstock.deploy.console", CONSOLE, UNUSED | {METADATA, "nats", "opentelemetry"}),
     ],
     ids=["logd", "collector", "console"],
 )
@@ -154,14 +187,32 @@ def test_the_help_of_a_command_imports_no_library_that_only_its_work_needs(
 def test_an_installed_plugin_of_pydantic_and_rich_are_left_out_and_may_be_imported_later(
     tmp_path: Path,
 ) -> None:
-    metadata = tmp_path / "plugged-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[pydantic]\nplugged = penstock_plugged:plugin\n")
-    (tmp_path / "penstock_plugged.py").write_text("plugin = None\n")
+    _install_plugin(tmp_path)
     imported = _modules(WITHIN, PYTHONPATH=str(tmp_path))
     assert {"structlog", "pydantic"} < imported
     assert not {"penstock_plugged", "rich"} & imported
+
+
+def test_a_model_that_is_made_later_has_its_plugins(tmp_path: Path) -> None:
+    _install_plugin(tmp_path)
+    assert "penstock_plugged" in _modules(AFTERWARDS, PYTHONPATH=str(tmp_path))
+
+
+def test_a_module_that_asks_what_is_installed_is_answered() -> None:
+    assert _modules(ASKED) == {"asked"}
+
+
+def _install_plugin(directory: Path) -> None:
+    metadata = directory / "plugged-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[pydantic]\nplugged = penstock_plugged:plugin\n")
+    (directory / "penstock_plugged.py").write_text("""
+class Plugin:
+    def new_schema_validator(self, *args, **kwargs):
+        return None, None, None
+plugin = Plugin()
+""")
 
 
 def test_no_collection_looks_at_what_was_imported() -> None:

@@ -47,6 +47,24 @@ def url(process: _Process) -> Iterator[str]:
     server.close()
 
 
+def test_metrics_are_made_as_they_are_scraped_for_the_first_time(process: _Process) -> None:
+    registries: list[CollectorRegistry] = []
+
+    def registry() -> CollectorRegistry:
+        registries.append(CollectorRegistry())
+        Counter("penstock_things", "Things.", registry=registries[-1]).inc(7)
+        return registries[-1]
+
+    server = AdminServer(process.status, registry)
+    url = f"http://{server.start('127.0.0.1:0')}"
+    assert _get(f"{url}/healthz")[0] == 200
+    assert registries == []
+    for _ in range(2):
+        assert b"penstock_things_total 7.0" in _get(f"{url}/metrics")[1]
+    assert len(registries) == 1
+    server.close(quietly=True)
+
+
 def _get(url: str) -> tuple[int, bytes]:
     try:
         with urlopen(url, timeout=5) as answer:

@@ -2,13 +2,18 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from penstock.base.lazy_module import LazyModule
 from penstock.service.config_types import FilePath
+
+if TYPE_CHECKING:
+    from prometheus_client import core
+else:
+    core = LazyModule("prometheus_client.core")  # only a scrape needs it
 
 OUTCOMES: Final = ("sent", "failed")
 """Ends of spans: the collector took them, or the SDK gave up after its own retries."""
@@ -82,14 +87,14 @@ def span_of(trace_id: int) -> int:
     return trace_id >> 64 or 1
 
 
-def span_metrics(process: str, counts: Mapping[str, int]) -> Iterable[Metric]:
+def span_metrics(process: str, counts: Mapping[str, int]) -> Iterable["core.Metric"]:
     """Return Prometheus counts of a process's spans; without `counts`, nothing is traced."""
-    spans = CounterMetricFamily(
+    spans = core.CounterMetricFamily(
         f"penstock_{process}_spans",
         "Spans of the process's own work that ended, by outcome.",
         labels=["outcome"],
     )
-    unsent = GaugeMetricFamily(
+    unsent = core.GaugeMetricFamily(
         f"penstock_{process}_spans_unsent",
         "Ended spans that wait to be sent or that the full queue dropped.",
     )

@@ -82,8 +82,7 @@ class Shows(Enum):
     GAPS = "gaps"
 
 
-@dataclass(frozen=True, slots=True)
-class Right:
+class Right(Struct, frozen=True):
     """A right that a caller needs: an action on a resource; without action, `on` alone says it."""
 
     action: Action | None

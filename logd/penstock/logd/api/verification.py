@@ -6,9 +6,10 @@ nothing: it is named, and the rest is read on.
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 
+import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.logd.api.operations import Document, Verify
 from penstock.logd.api.server import Response
@@ -20,8 +21,7 @@ from penstock.logd.partition.partition import Partition
 from penstock.logd.storage import CommitLog
 
 
-@dataclass(slots=True)
-class ReadRange:
+class ReadRange(Struct):
     """A log's records in a range of offsets.
 
     Attributes:
@@ -36,9 +36,9 @@ class ReadRange:
     first: int
     next_offset: int
     size: int = 0
-    damaged: list[tuple[int, int]] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
-    batches: list[pa.RecordBatch] = field(default_factory=list)
+    damaged: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    missing: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
 
 
 class Verification:

@@ -10,12 +10,12 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import structlog
-from prometheus_client.core import Metric
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.base.sockets import connections_within
@@ -63,6 +63,9 @@ from penstock.logd.partition.subscriptions import Link, SubscriptionManager
 from penstock.logd.raft import RaftConfig
 from penstock.logd.replication.events import NodeId
 from penstock.logd.stream_options import ConfiguredStream
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _CHANGE_S: Final = 10.0
 
@@ -113,8 +116,7 @@ _BEAT_S: Final = 2.0
 _LEAVE_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFigures:
+class GroupFigures(Struct, frozen=True, kw_only=True):
     """Figures of consumer groups for metrics.
 
     Attributes:
@@ -125,7 +127,7 @@ class GroupFigures:
 
     groups: int = 0
     members: int = 0
-    counts: Mapping[str, int] = field(default_factory=Counter)
+    counts: Mapping[str, int] = msgspec.field(default_factory=Counter)
 
 
 class ClusterGroups:
@@ -229,13 +231,13 @@ def _unclean_elections(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict
     return {label: count for label, count in counts.items() if count}
 
 
-def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
+def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable["Metric"]:
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
     yield from _replica_metrics(node, replicas)
 
 
-def _node_metrics(node: ClusterNode) -> Iterable[Metric]:
+def _node_metrics(node: ClusterNode) -> Iterable["Metric"]:
     yield value_of("cluster_controller", node.controlling.controller.decides)
     yield value_of("cluster_lease", node.controlling.leads)
     yield value_of("cluster_term", node.member.term)
@@ -246,7 +248,7 @@ def _node_metrics(node: ClusterNode) -> Iterable[Metric]:
     )
 
 
-def _peer_metrics(node: ClusterNode) -> Iterable[Metric]:
+def _peer_metrics(node: ClusterNode) -> Iterable["Metric"]:
     links, fed, fetched = node.mesh.links(), dict(node.replication.fed), node.replication.fetched
     yield family("cluster_peer_connected", [((link.peer,), link.up) for link in links])
     dropped = [((link.peer,), link.counts.dropped) for link in links]
@@ -259,7 +261,7 @@ def _peer_metrics(node: ClusterNode) -> Iterable[Metric]:
     yield family("cluster_fetch_sessions_broken", broken)
 
 
-def _replica_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable[Metric]:
+def _replica_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable["Metric"]:
     def of_each(value: Callable[[ReplicaRunner], float]) -> Samples:
         return [((replica.partition.label,), value(replica)) for replica in replicas]
 
@@ -463,7 +465,7 @@ class ClusterEngine:
         """Further entries of `/status`."""
         return {"cluster": describe_node(self._node, self._replicas.hosted())}
 
-    def metrics(self, partitions: Collection[Partition]) -> Iterable[Metric]:
+    def metrics(self, partitions: Collection[Partition]) -> Iterable["Metric"]:
         """Further metrics, and those of some partitions."""
         shown = set(partitions)
         hosted = [replica for replica in self._replicas.hosted() if replica.partition in shown]

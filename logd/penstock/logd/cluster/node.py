@@ -18,12 +18,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.base.clock import Clock
@@ -281,8 +281,7 @@ Handler = Callable[[str, bytes], Awaitable[bytes]]
 """Answers a request: the asking node and the body; raises LogdError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
+class ClusterSettings(Struct, frozen=True, kw_only=True):
     """Settings of a node and of its way to the others.
 
     Attributes:
@@ -308,7 +307,7 @@ class ClusterSettings:
     boot: str
     tls: PeerTls | None = None
     raft: RaftConfig | None = None
-    timing: Timing = field(default_factory=Timing)
+    timing: Timing = msgspec.field(default_factory=Timing)
 
 
 class Replicas(Protocol):

@@ -19,9 +19,10 @@ files that each have the keys of whatever is on disk; the one of the higher revi
 import secrets
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.encryption.cipher import KEY_BITS, SegmentCipher
@@ -66,8 +67,7 @@ class Masters(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRing:
+class KeyRing(Struct, frozen=True):
     """A log's keys as its files say.
 
     Attributes:

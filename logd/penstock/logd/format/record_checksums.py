@@ -12,7 +12,6 @@ checksum is of records and offsets alone, never of frames.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -34,8 +33,7 @@ _HAS_NO_VALUE: Final = 2
 _COLUMNS: Final = ("timestamp", "subject", "key", "headers", "reply", "value")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordChecksum:
+class RecordChecksum(msgspec.Struct, frozen=True):
     """The checksums of one record.
 
     Attributes:

@@ -24,10 +24,10 @@ bits of that times 0x9E3779B1 modulo 2^32. Ids are text of at most 128 character
 import struct
 import zlib
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.frame import crc32c
@@ -49,8 +49,7 @@ _BODY: Final = struct.Struct("<IQQQ")
 assert _HEAD.size + _BODY.size == HEADER_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class FilterHeader:
+class FilterHeader(Struct, frozen=True):
     """The header of a filter.
 
     Attributes:

@@ -16,8 +16,9 @@ its range.
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.files import atomic_write
 from penstock.logd.errors import CorruptError, CorruptFrameError
@@ -44,8 +45,7 @@ Range = tuple[int, int]
 """[first, upto) of offsets."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(Struct, frozen=True):
     """A filter in the file, and where it begins there."""
 
     header: FilterHeader

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from annotated_types import Ge, Le, Lt, MaxLen
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError, RefusedError
 from penstock.logd.format.subjects import SubjectTrie, check_stream_subject, is_reserved
@@ -186,8 +187,7 @@ class StreamConfig:
         return self.retention if self.discard == "old" else self.retention.by_age()
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True):
     """Principal to whose quota a new stream counts.
 
     Attributes:

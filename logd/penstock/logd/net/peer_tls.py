@@ -1,8 +1,9 @@
 """TLS between nodes: both sides show a certificate of one authority that signs nodes' only."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import RefusedError
 from penstock.logd.net.channel import Channel
@@ -15,8 +16,7 @@ from penstock.logd.wire.logd_peer_pb2 import Purpose
 from penstock.service.config import split_host_port
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerTls:
+class PeerTls(Struct, frozen=True, kw_only=True):
     """TLS between nodes.
 
     Attributes:

@@ -1,8 +1,10 @@
 """The context that all partitions of a daemon share."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.logd.compaction.scheduler import CompactionThread
@@ -28,8 +30,7 @@ class StreamLookup(Protocol):
     def knows(self, stream: str) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionContext:
+class PartitionContext(Struct, frozen=True):
     """Services that all partitions of a daemon share."""
 
     node: NodeId
@@ -42,9 +43,9 @@ class PartitionContext:
     knows_stream: Callable[[str], bool]
     retention_interval_s: float = 30.0
     admission: AdmissionPolicy = NEVER_LEAVE
-    space: DiskSpace = field(default_factory=DiskSpace)
+    space: DiskSpace = msgspec.field(default_factory=DiskSpace)
     compaction_thread: CompactionThread | None = None
-    masters: MasterKeys = field(default_factory=lambda: MasterKeys({}))
+    masters: MasterKeys = msgspec.field(default_factory=lambda: MasterKeys({}))
     tracer: "Tracer | None" = None
     disk: Disk = REAL_DISK
     frames_unremembered_max: int = FRAMES_UNREMEMBERED_MAX

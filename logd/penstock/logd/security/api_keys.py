@@ -17,10 +17,11 @@ import re
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.logd.errors import CorruptError
 from penstock.logd.limits import API_KEYS_SIZE_MAX, SECRET_LENGTH_MAX
@@ -42,8 +43,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _UNKNOWN: Final = "the API key is not known here"
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKey:
+class ApiKey(Struct, frozen=True):
     """A line of the file."""
 
     name: str
@@ -58,8 +58,7 @@ class ApiKey:
         return hashlib.sha256(said.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKeys:
+class ApiKeys(Struct, frozen=True):
     """The keys there are, by name, and what identities by them rest on."""
 
     by_name: Mapping[str, tuple[ApiKey, ...]]

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 import structlog
+from msgspec import Struct
 
 from penstock.base.clock import Clock
 from penstock.base.lazy_module import LazyModule
@@ -74,8 +75,7 @@ _RSA_BITS_MIN: Final = 2048
 """NIST SP 800-131A: fewer are not to be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyingKey:
+class VerifyingKey(Struct, frozen=True):
     """A key of a set.
 
     Attributes:
@@ -192,8 +192,7 @@ class UnknownKeyError(UnauthenticatedError):
         super().__init__("unknown_key", "the token is signed with a key that is not known here")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRules:
+class TokenRules(Struct, frozen=True, kw_only=True):
     """Rules for tokens.
 
     Attributes:

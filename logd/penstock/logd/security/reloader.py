@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
-from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock
 from penstock.logd.errors import CorruptError, LogdError
@@ -32,6 +31,9 @@ from penstock.logd.security.tls import (
     load_server_tls,
 )
 from penstock.service import Authorization, Requester
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _LOOK_S: Final = 1.0
 """Seconds between two looks at the files."""
@@ -218,7 +220,7 @@ class CredentialReloader:
             ):
                 yield f"{held.what}: the certificate is out of date"
 
-    def metrics(self) -> Iterable[Metric]:
+    def metrics(self) -> Iterable["Metric"]:
         known, unknown = dict(self.authenticator.succeeded), dict(self.authenticator.failed)
         yield family("authentications", [((at,), count) for at, count in known.items()])
         yield family("authentications_failed", unknown.items())

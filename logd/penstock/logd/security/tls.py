@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from penstock.base.lazy_module import LazyModule
 from penstock.logd.errors import RefusedError
 from penstock.logd.security.principal import not_after_ns
@@ -58,8 +60,7 @@ class TlsFileError(RefusedError):
         super().__init__("BAD_TLS_FILE", message, key=key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFiles:
+class CertificateFiles(Struct, frozen=True, kw_only=True):
     """Whom one side of a connection trusts, and what it shows.
 
     Attributes:
