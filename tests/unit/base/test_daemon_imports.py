@@ -48,22 +48,10 @@ with daemon_imports():
 with without_plugins():
     class Without(BaseModel):
         field: int
-assert not {"importlib.metadata", "penstock_plugged"} & set(sys.modules)
+assert "penstock_plugged" not in sys.modules
 class Model(BaseModel):
     field: int
 print(*sys.modules)
-"""
-ASKED = """
-import sys
-from penstock.base.daemon_imports import daemon_imports
-with daemon_imports():
-    from importlib.metadata import entry_points
-    assert "email" not in sys.modules
-    from importlib.metadata import version
-assert version("pydantic")
-assert sys.modules["importlib.metadata"].version is version
-assert list(entry_points(group="pydantic")) == []
-print("asked")
 """
 FROZEN = """
 import gc
@@ -114,10 +102,8 @@ PARTS = {
 }  # fmt: skip
 """Libraries that the commands of a part may import for its help."""
 UNUSED = {"duckdb", "grpc", "pyarrow.compute", "pyarrow.parquet", "pydoc", "pyspark", "rich"}
-METADATA = "importlib.metadata"
 LOGD_UNUSED = {
-    METADATA, "cryptography", "difflib", "email", "jwt", "nats", "opentelemetry",
-    "prometheus_client",
+    "cryptography", "difflib", "jwt", "nats", "opentelemetry", "prometheus_client"
 }  # fmt: skip
 
 NAME = "ARROW_DEFAULT_MEMORY_POOL"
@@ -153,7 +139,7 @@ def _modules(program: str, *arguments: str, **variables: str) -> set[str]:
     [
         ("penstock.logd", LOGD, UNUSED | LOGD_UNUSED),
         ("penstock.collector", COLLECTOR, UNUSED | {"google.protobuf"}),
-        ("penstock.deploy.console", CONSOLE, UNUSED | {METADATA, "nats", "opentelemetry"}),
+        ("penstock.deploy.console", CONSOLE, UNUSED | {"nats", "opentelemetry"}),
     ],
     ids=["logd", "collector", "console"],
 )
@@ -196,10 +182,6 @@ def test_an_installed_plugin_of_pydantic_and_rich_are_left_out_and_may_be_import
 def test_a_model_that_is_made_later_has_its_plugins(tmp_path: Path) -> None:
     _install_plugin(tmp_path)
     assert "penstock_plugged" in _modules(AFTERWARDS, PYTHONPATH=str(tmp_path))
-
-
-def test_a_module_that_asks_what_is_installed_is_answered() -> None:
-    assert _modules(ASKED) == {"asked"}
 
 
 def _install_plugin(directory: Path) -> None:
