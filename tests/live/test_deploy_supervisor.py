@@ -29,6 +29,7 @@ from penstock.deploy.up.supervision import (
 )
 from penstock.deploy.up.supervisor import Part, Supervisor
 from tests.support.audited import audited
+from tests.support.mounts import mounted
 from tests.support.processes import Daemon, free_port
 from tests.support.waiting import wait_until
 
@@ -286,3 +287,28 @@ def test_a_part_whose_log_cannot_be_opened_ends_alone(tmp_path: Path) -> None:
     supervisor = Supervisor([part], ["part"], clock=SystemClock(), report=seen.append)
     asyncio.run(supervisor.run())
     assert any(isinstance(effect, GaveUp) for effect in seen)
+
+
+def test_names_of_processes_and_mounts_may_be_no_text(tmp_path: Path) -> None:
+    """The kernel cuts a process's name after 15 bytes, which may be within a character."""
+    code = "open('/proc/self/comm', 'w').write('compression-inä')"
+    code = f"import signal; {code}; print(flush=True); signal.pause()"
+    foreign = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert foreign.stdout is not None
+        foreign.stdout.readline()
+        name = Path(f"/proc/{foreign.pid}/comm").read_bytes()
+        assert name == b"compression-in\xc3\n"
+        with _launcher(tmp_path) as launcher:
+            ids = _ids(tmp_path)
+            launcher.kill()
+            wait_until(lambda: not any(map(_is_alive, ids)), what="all ended", within_s=10)
+        strange = tmp_path / os.fsdecode(b"Gr\xf6\xdfe")
+        with mounted(strange, "-t", "tmpfs", "tmpfs"):
+            entry = "from penstock.deploy.main import main; main()"
+            command = [sys.executable, "-c", entry, "doctor", "--dir", str(strange)]
+            told = subprocess.run(command, capture_output=True, check=False)
+        assert b"tmpfs" in told.stdout, told.stderr
+    finally:
+        foreign.kill()
+        foreign.communicate()

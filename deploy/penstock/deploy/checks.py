@@ -168,6 +168,11 @@ def free_bytes(place: Path) -> int:
     return shutil.disk_usage(place).free
 
 
+def read_mounts() -> str:
+    """The text of /proc/mounts, in which a name may hold any bytes, as `os.fsdecode` has them."""
+    return os.fsdecode(Path("/proc/mounts").read_bytes())
+
+
 def check_disk(
     about: str, path: Path, mounts: str, free_at: Callable[[Path], int] = free_bytes
 ) -> Finding:

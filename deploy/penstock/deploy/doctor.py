@@ -24,6 +24,7 @@ from penstock.deploy.checks import (
     check_nats,
     check_port,
     check_reachable,
+    read_mounts,
 )
 from penstock.deploy.up.layout import Layout, default_root, read_running
 from penstock.deploy.up.preflight import check_host, check_launch
@@ -91,14 +92,14 @@ def _launch(
         topology = launch_topology(layout, nats_url=nats_url, nodes=nodes, ports_from=ports_from)
     except ConfigError as error:
         yield from check_host(nodes, missing=Verdict.WRONG)
-        yield check_disk("disk", layout.root, Path("/proc/mounts").read_text())
+        yield check_disk("disk", layout.root, read_mounts())
         yield Finding("directory", Verdict.WRONG, error.reason, error.fix)
         return
     if running is None:
         yield from check_launch(topology)
         return
     yield from check_host(nodes, missing=Verdict.WRONG)
-    yield check_disk("disk", layout.root, Path("/proc/mounts").read_text())
+    yield check_disk("disk", layout.root, read_mounts())
     for name, url in running["parts"].items():
         yield _part(name, url)
 
@@ -138,7 +139,7 @@ def _configuration(path: Path) -> Iterator[Finding]:
         yield from _console(config)
         return
     directory = config.checkpoint_dir if part == "router" else config.data_dir
-    yield check_disk("disk", directory, Path("/proc/mounts").read_text())
+    yield check_disk("disk", directory, read_mounts())
     yield from {"router": _router, "collector": _collector, "logd": _logd}[part](config)
 
 

@@ -28,6 +28,7 @@ from penstock.deploy.checks import (
     check_software,
     check_systemd,
     nats_server_binary,
+    read_mounts,
 )
 from penstock.deploy.up.layout import Layout
 from penstock.deploy.up.overlay import check_overlay
@@ -94,7 +95,7 @@ def check_launch(topology: Topology) -> Iterator[Finding]:
     layout = topology.layout
     yield from check_host(topology.nodes, missing=Verdict.WRONG)
     yield check_java()
-    yield check_disk("disk", layout.root, Path("/proc/mounts").read_text())
+    yield check_disk("disk", layout.root, read_mounts())
     yield check_socket(layout.socket)
     yield check_nodes(layout, topology.nodes)
     if topology.nats_url is None:

@@ -50,13 +50,16 @@ def signal_session(session: int, number: signal.Signals) -> int:
 
 
 def _session_of(entry: Path) -> int | None:
-    """Field 6 of /proc/PID/stat (proc(5)); None when the process is gone or a zombie."""
+    """Field 6 of /proc/PID/stat (proc(5)); None when the process is gone or a zombie.
+
+    Field 2 is a name of any bytes: the kernel cuts it after 15, also within a character of UTF-8.
+    """
     try:
-        text = (entry / "stat").read_text()
+        data = (entry / "stat").read_bytes()
     except OSError:
         return None
-    state, _, _, session = text.rpartition(")")[2].split()[:4]
-    return None if state == "Z" else int(session)
+    state, _, _, session = data.rpartition(b")")[2].split()[:4]
+    return None if state == b"Z" else int(session)
 
 
 def become(parent: int, pipe: int, command: list[str]) -> None:
