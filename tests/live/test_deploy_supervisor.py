@@ -73,6 +73,19 @@ asyncio.create_subprocess_exec = start_and_be_killed
 asyncio.run(make_supervisor(directory, print).run())
 """
 
+SHOWN = """
+import asyncio, sys
+from pathlib import Path
+from penstock.deploy.up.layout import Layout
+from penstock.deploy.up.progress import Screen
+from penstock.service import configure_logs
+from tests.live.test_deploy_supervisor import make_supervisor
+directory = Path(sys.argv[1])
+configure_logs("launcher")
+with Screen(Layout(directory), steady=True) as screen:
+    asyncio.run(make_supervisor(directory, screen.tell).run())
+"""
+
 
 def _part(directory: Path, code: str, plan: PartPlan | None = None) -> Part:
     plan = plan or PartPlan("part")
@@ -195,10 +208,12 @@ def test_a_program_that_cannot_be_started_ends_the_launch(tmp_path: Path) -> Non
 
 
 @contextmanager
-def _launcher(directory: Path, code: str = LAUNCHER) -> Iterator[subprocess.Popen[bytes]]:
+def _launcher(
+    directory: Path, code: str = LAUNCHER, output: int = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(directory)],
-        cwd=Path(__file__).resolve().parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        cwd=Path(__file__).resolve().parents[2], stdout=output, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
         yield process
@@ -300,7 +315,7 @@ def test_names_of_processes_and_mounts_may_be_no_text(tmp_path: Path) -> None:
         name = Path(f"/proc/{foreign.pid}/comm").read_bytes()
         assert name == b"compression-in\xc3\n"
         with _launcher(tmp_path) as launcher:
-            ids = _ids(tmp_path)
+            ids = ids_of_part(tmp_path)
             launcher.kill()
             wait_until(lambda: not any(map(_is_alive, ids)), what="all ended", within_s=10)
         strange = tmp_path / os.fsdecode(b"Gr\xf6\xdfe")
@@ -312,3 +327,15 @@ def test_names_of_processes_and_mounts_may_be_no_text(tmp_path: Path) -> None:
     finally:
         foreign.kill()
         foreign.communicate()
+
+
+def test_a_launcher_whose_output_nobody_reads_goes_on(tmp_path: Path) -> None:
+    with _launcher(tmp_path, SHOWN, subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        while b"ready" not in launcher.stdout.readline():
+            assert launcher.poll() is None
+        launcher.stdout.close()
+        before = ids_of_part(tmp_path)
+        os.kill(before[0], signal.SIGKILL)
+        wait_until(lambda: ids_of_part(tmp_path) != before, what="the part is up again")
+        assert launcher.poll() is None

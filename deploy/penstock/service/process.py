@@ -110,8 +110,7 @@ async def _run(main: Main, stuck_s: float | None) -> None:
         cause = only_service_error(error)
         if cause is None or not cause.at_once:
             raise
-        print(f"error: {cause}", file=sys.stderr)  # noqa: T201 - this is the process's last word
-        _exit_now(cause.exit_code)
+        _exit_now(cause.exit_code, f"error: {cause}")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for number in _STOPPING:
@@ -130,12 +129,11 @@ def _watch_signals(
         again = signal.sigtimedwait(_STOPPING, stuck_s)
         if not handled.is_set() and not loop.is_closed():
             after = "at a second signal" if again else f"after {stuck_s:g} s"
-            print(  # noqa: T201 - this is the process's last word
+            _exit_now(
+                ExitCode.TEMPORARY,
                 f"error: stopped {after}: the event loop waits for a disk; nothing acked is lost,"
                 " see to the disk",
-                file=sys.stderr,
             )
-            _exit_now(ExitCode.TEMPORARY)
         number = again.si_signo if again else signal.sigwait(_STOPPING)
 
 
@@ -144,8 +142,13 @@ def _handle(handled: threading.Event, on_signal: Callable[[str], None], number: 
     on_signal(signal.Signals(number).name)
 
 
-def _exit_now(code: ExitCode) -> NoReturn:
-    """End the process without waiting for its threads: one of them may hang in a system call."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+def _exit_now(code: ExitCode, last_word: str = "") -> NoReturn:
+    """End the process without waiting for its threads: one of them may hang in a system call.
+
+    It ends, too, where its last word cannot be written.
+    """
+    for stream, text in ((sys.stdout, ""), (sys.stderr, f"{last_word}\n" if last_word else "")):
+        with suppress(OSError, ValueError):
+            stream.write(text)
+            stream.flush()
     os._exit(code)

@@ -1,5 +1,6 @@
 """What a person sees while a launch runs."""
 
+import errno
 import io
 from pathlib import Path
 
@@ -20,6 +21,14 @@ class StoppedClock(SystemClock):
     @override
     def monotonic_ns(self) -> int:
         return self.now_s * 10**9
+
+
+class FullDisk(io.StringIO):
+    """Takes nothing."""
+
+    @override
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_the_live_table_says_how_long_it_still_collects(tmp_path: Path) -> None:
@@ -76,3 +85,12 @@ def test_what_a_stopped_part_said_last_is_not_shown(tmp_path: Path) -> None:
                 screen.show({"collector": phase}, statuses)
                 shown = output.getvalue()
             assert ("100" in shown) == lag
+
+
+def test_a_launch_goes_on_where_its_output_cannot_be_written(tmp_path: Path) -> None:
+    """As on a full disk, or after the terminal has gone."""
+    for live in (False, True):
+        console = Console(file=FullDisk(), force_terminal=live)
+        with Screen(Layout(tmp_path), console=console, clock=StoppedClock()) as screen:
+            screen.tell(TerminatePart("app"))
+            screen.show({"logd": Phase.READY}, {})

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+import io
+import json
 import resource
 import signal
 import subprocess
@@ -10,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import structlog
+from typing_extensions import override
 
 from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
-from penstock.service import LoopFailures, run_until_stopped
+from penstock.service import LoopFailures, configure_logs, run_until_stopped
 from tests.support.waiting import wait_until
 
 
@@ -133,6 +136,51 @@ def test_a_process_whose_event_loop_is_stuck_ends_when_it_is_told_to(
     assert process.returncode == code
     assert said in err
     assert ("stopped" in out) is not stuck
+
+
+def test_a_stuck_process_ends_also_when_its_last_word_cannot_be_written() -> None:
+    program = f"stuck, stuck_s = True, 0.05\n{STUCK}"
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(timeout=20) == 75
+        finally:
+            process.kill()
+
+
+class FullDisk(io.StringIO):
+    """Takes nothing while it is full."""
+
+    is_full = False
+
+    @override
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_log_that_cannot_be_written_stops_nothing_and_goes_on_later() -> None:
+    disk = FullDisk()
+    configure_logs("logd", stream=disk)
+    try:
+        disk.is_full = True
+        structlog.get_logger().warning("lost")
+        disk.is_full = False
+        structlog.get_logger().warning("kept")
+        (line,) = disk.getvalue().splitlines()
+        assert json.loads(line)["event"] == "kept"
+        disk.close()
+        structlog.get_logger().warning("lost", reason="its stream is closed")
+    finally:
+        structlog.reset_defaults()
 
 
 def _is_pending(pid: int, number: signal.Signals) -> bool:

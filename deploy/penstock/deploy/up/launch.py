@@ -4,8 +4,8 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ from penstock.deploy.up.topology import (
     parts,
     write_configs,
 )
-from penstock.service.logs import configure_logs
+from penstock.service.logs import configure_logs, unfailing
 from penstock.service.process import LoopFailures, raise_open_files
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Out
     """
     layout = topology.layout
     watch = Monitor(topology)
-    with layout.log("launcher").open("a", encoding="utf-8") as log:
+    with closing(unfailing(layout.log("launcher").open("a", encoding="utf-8"))) as log:
         configure_logs("launcher", stream=log)
         structlog.get_logger().info(
             "launching", directory=str(layout.root), nats=topology.nats_shown()
@@ -206,7 +206,13 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
             ready=ready,
         )
 
-    report = _Report(screen, outcome, partial(note_running, ready=True))
+    def note_ready() -> None:
+        try:
+            note_running(ready=True)
+        except OSError as error:  # a full disk is when the parts need their launcher most
+            structlog.get_logger().warning("ready_not_noted", reason=str(error))
+
+    report = _Report(screen, outcome, note_ready)
     supervisor = Supervisor(
         parts(topology, logd_ready=watch.logd_ready, router_caught_up=watch.router_caught_up),
         topology.drain_order(),
@@ -287,10 +293,10 @@ async def _follow(watch: Monitor, screen: Screen, supervisor: Supervisor) -> Non
 async def _note_room(layout: Layout, clock: Clock) -> None:
     """Note the free room of the disk from time to time, for `penstock status`."""
     while True:
-        sample = Sample(clock.unix_ns() // 10**9, free_bytes(layout.root))
         try:
+            sample = Sample(clock.unix_ns() // 10**9, free_bytes(layout.root))
             note_sample(layout.room, sample)
-        except OSError as error:  # a full disk is when the parts need their launcher most
+        except OSError as error:  # it is full, or gone: see `note_ready`
             structlog.get_logger().warning("disk_room_not_noted", reason=str(error))
         await asyncio.sleep(SAMPLE_S)
 

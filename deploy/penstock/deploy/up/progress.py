@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,6 +22,7 @@ from penstock.deploy.up.supervision import (
     TerminatePart,
     WatchCatchUp,
 )
+from penstock.service.logs import unfailing
 
 _LINE_INTERVAL_S = 5.0
 _PLAIN_WIDTH = 120
@@ -69,6 +70,7 @@ class Screen:
         clock: Clock | None = None,
     ) -> None:
         self.console = console or Console(highlight=False)
+        self.console.file = unfailing(cast("TextIO", self.console.file))
         if not self.console.is_terminal:
             self.console.width = _PLAIN_WIDTH
         self._layout = layout
