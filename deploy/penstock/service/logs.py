@@ -43,7 +43,9 @@ def unfailing(stream: TextIO) -> TextIO:
 
 
 def configure_logs(component: str, *, level: str = "info", stream: TextIO | None = None) -> None:
-    """Send this process's structlog events as JSON lines to `stream`; those that it refuses are lost.
+    """Send this process's structlog events as JSON lines to `stream`.
+
+    A line that cannot be written is lost, and raises nothing.
 
     Args:
         component: Goes on every line as ``component``.
