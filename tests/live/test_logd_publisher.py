@@ -2,12 +2,17 @@
 
 import asyncio
 import itertools
+import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
+from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,6 +233,48 @@ def test_closing_ends_every_call_of_every_thread(nats_url: str) -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert len(errors) == len(threads) + 1
     assert first.exception(0) is not None
+
+
+def test_a_message_that_cannot_be_sent_fails_alone(logd: Logd, nats_url: str) -> None:
+    """A value that is no bytes, and text that UTF-8 has not, stop no message behind them."""
+    wrong: list[tuple[Any, str]] = [("text", "of a header"), (None, "v"), (b"x", "lone \udc80")]
+    with BlockingPublisher(nats_url) as publisher:
+        for value, header in wrong:
+            with pytest.raises((TypeError, ValueError)):
+                publisher.submit("t.a", value, headers={"Name": header}).result(10)
+        with pytest.raises(ValueError, match="none to publish on"):
+            publisher.submit("t.\udc80", b"x").result(10)
+        assert publisher.submit("t.a", b"sent").result(20).offset == 0
+
+
+def test_a_value_is_stored_as_it_was_when_it_was_submitted(logd: Logd, nats_url: str) -> None:
+    """Also where it is sent later, and where its elements are no single bytes."""
+    buffer = bytearray(b"before")
+    with BlockingPublisher(nats_url) as publisher:
+        first = publisher.submit("t.a", b"first")  # what comes behind it is handed over
+        later = publisher.submit("t.a", buffer)
+        buffer[:] = b"behind"
+        numbers = publisher.submit("t.a", memoryview(array("i", [1, 2])))
+        assert [one.result(20).offset for one in (first, later, numbers)] == [0, 1, 2]
+    assert logd.values("logs") == [b"first", b"before", array("i", [1, 2]).tobytes()]
+
+
+def test_an_interrupted_close_ends_what_other_threads_wait_for(nats_url: str) -> None:
+    host, _, port = nats_url.rpartition("/")[2].rpartition(":")
+    with socket.create_connection((host, int(port))) as silent:
+        silent.sendall(b"CONNECT {}\r\nSUB silent 1\r\nPING\r\n")
+        while b"PONG" not in silent.recv(4096):
+            pass
+        options = PublishOptions(max_in_flight=2, ack_timeout_s=60)
+        publisher = BlockingPublisher(nats_url, options)
+        sent = [publisher.submit("silent", b"%d" % number) for number in range(2)]
+        assert b"MSG silent" in silent.recv(4096)
+        interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            publisher.close()
+        for future in sent:
+            assert isinstance(future.exception(10), UnavailableError)
 
 
 def run_example(nats_url: str, server: str) -> list[str]:

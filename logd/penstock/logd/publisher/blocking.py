@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -56,7 +56,7 @@ class BlockingPublisher:
         self._thread.start()
         self._stack = AsyncExitStack()
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._slots = threading.Semaphore((options or PublishOptions()).max_in_flight)
         self._handed: deque[_Handed] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -152,6 +152,11 @@ class BlockingPublisher:
             self._closed = True
         try:
             _result_of(asyncio.run_coroutine_threadsafe(self._end(flush=flush), self._loop))
+        except BaseException:  # also an interrupt: other threads wait for their futures
+            with suppress(Exception):
+                ending = asyncio.run_coroutine_threadsafe(self._end(flush=False), self._loop)
+                ending.result(_END_S)
+            raise
         finally:
             self._stop()
 
@@ -198,8 +203,11 @@ class BlockingPublisher:
             message, future = item
             try:
                 ack = await self._publisher.submit_plain(message)
-            except UnavailableError as error:  # it is closed
+            except Exception as error:  # noqa: BLE001 - the caller's; those behind it go on
                 future.set_exception(error)
+            except BaseException:  # it is ended
+                future.set_exception(UnavailableError(GIVEN_UP))
+                raise
             else:
                 ack.add_done_callback(partial(_copy, future))
 
@@ -210,11 +218,13 @@ class BlockingPublisher:
             raise RuntimeError(_OWN_THREAD)
         reached = asyncio.Event()
         try:
-            self._hand(reached)
+            with self._lock:  # else the event loop may stop in between
+                self._hand(reached)
+                found = asyncio.run_coroutine_threadsafe(_after(reached, work), self._loop)
         except UnavailableError:
             work.close()
             raise
-        return _result_of(asyncio.run_coroutine_threadsafe(_after(reached, work), self._loop))
+        return _result_of(found)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -225,6 +235,9 @@ class BlockingPublisher:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for item in self._handed:  # none, unless the end was cut short
+            if not isinstance(item, asyncio.Event):
+                item[1].set_exception(UnavailableError(GIVEN_UP))
 
 
 def _result_of(future: Future[Result]) -> Result:

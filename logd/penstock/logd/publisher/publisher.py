@@ -140,8 +140,10 @@ class SubjectQueues:
 
 
 _SPACE: Final = frozenset(" \t\r\n\0")
-_NAME: Final = re.compile(r"[^ \t\r\n\0:]+")
-_VALUE: Final = re.compile(r"[^\r\n]*")
+_NAME: Final = re.compile(r"[^ \t\r\n\0:\ud800-\udfff]+")
+_VALUE: Final = re.compile(r"[^\r\n\ud800-\udfff]*")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+"""What `str` may hold and UTF-8 has not."""
 
 _RESYNC: Final = (Nack.SEQUENCE_GAP, Nack.UNKNOWN_PRODUCER)
 
@@ -310,7 +312,7 @@ def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
 
     Raises:
         ValueError: The subject has wildcards, empty tokens or white space; or a header has line
-            ends, or a name that is none.
+            ends, or a name that is none; or one of them is no Unicode text.
     """
     _check_subject(subject)
     for name, value in headers.items():
@@ -322,7 +324,8 @@ def check_sendable(subject: str, headers: Mapping[str, str]) -> None:
 @lru_cache(maxsize=1024)
 def _check_subject(subject: str) -> None:
     tokens = subject.split(".")
-    if not all(tokens) or _SPACE & set(subject) or {"*", ">"} & set(tokens):
+    unfit = _SPACE & set(subject) or {"*", ">"} & set(tokens) or _SURROGATE.search(subject)
+    if not all(tokens) or unfit:
         msg = f"subject {subject!r} is none to publish on: a wildcard, empty token or white space"
         raise ValueError(msg)
 
@@ -537,8 +540,11 @@ class Publisher:
         """The message of a record, for `submit_plain`; any thread may ask for it.
 
         Raises:
+            TypeError: The value is neither bytes nor anything else with a buffer.
             ValueError: As `publish`.
         """
+        if not isinstance(value, bytes):  # sent again, it must be what it was
+            value = memoryview(value).tobytes()
         extra = dict(headers) | self._expected_stream()
         made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
         check_sendable(subject, made)
