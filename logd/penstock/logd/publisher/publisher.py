@@ -543,12 +543,10 @@ class Publisher:
             TypeError: The value is neither bytes nor anything else with a buffer.
             ValueError: As `publish`.
         """
-        if not isinstance(value, bytes):  # sent again, it must be what it was
-            value = memoryview(value).tobytes()
         extra = dict(headers) | self._expected_stream()
         made = plain_headers(message_id or self._next_id(), key=key, tombstone=False, extra=extra)
         check_sendable(subject, made)
-        return Plain(subject=subject, value=value, headers=made)
+        return Plain(subject=subject, value=_bytes_of(value), headers=made)
 
     async def submit_plain(self, message: Plain) -> asyncio.Future[PubAck]:
         """Submit a message that `plain` made."""
@@ -794,6 +792,11 @@ class Publisher:
 
     def _next_id(self) -> str:
         return f"{self._id}-{next(self._numbers)}"
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Return a copy of what is no `bytes`: sent again, it must be what it was."""
+    return value if isinstance(value, bytes) else memoryview(value).tobytes()
 
 
 def _fail(ack: asyncio.Future[PubAck], error: LogdError) -> None:
