@@ -249,12 +249,13 @@ def test_a_message_that_cannot_be_sent_fails_alone(logd: Logd, nats_url: str) ->
 
 def test_a_value_is_stored_as_it_was_when_it_was_submitted(logd: Logd, nats_url: str) -> None:
     """Also where it is sent later, and where its elements are no single bytes."""
-    buffer = bytearray(b"before")
+    wide: Any = memoryview(array("i", [1, 2]))
+    buffer: Any = bytearray(b"before")
     with BlockingPublisher(nats_url) as publisher:
         first = publisher.submit("t.a", b"first")  # what comes behind it is handed over
         later = publisher.submit("t.a", buffer)
         buffer[:] = b"behind"
-        numbers = publisher.submit("t.a", memoryview(array("i", [1, 2])))
+        numbers = publisher.submit("t.a", wide)
         assert [one.result(20).offset for one in (first, later, numbers)] == [0, 1, 2]
     assert logd.values("logs") == [b"first", b"before", array("i", [1, 2]).tobytes()]
 

@@ -70,6 +70,23 @@ thread.join()
 print(emitter.flush(20))
 """
 
+CLOSED = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+from penstock.specs import Emitter
+emitter = Emitter({"service.name": "closed"}, socket_path=sys.argv[1])
+emitter.emit("log", b'{"body":"before"}')
+emitter.close()
+children = []
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        emitter.emit("log", b'{"body":"child%d"}' % child)
+        os._exit(0 if emitter.flush(20) else 1)
+    children.append(pid)
+print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
+"""
+
 AT_EXIT = """
 import sys
 from penstock.specs import Emitter, EmitterLimits
@@ -137,6 +154,14 @@ def test_fork_while_the_lock_is_held_leaves_both_sides_working(
 ) -> None:
     assert run(HELD_LOCK, collector.path).split() == ["0", "True"]
     assert sorted(collector.bodies()) == ["before", "child"]
+
+
+def test_children_of_a_process_that_closed_its_emitter_are_senders_of_their_own(
+    collector: CollectorSocket,
+) -> None:
+    assert run(CLOSED, collector.path).strip() == "[0, 0, 0]"
+    assert sorted(collector.bodies()) == ["before", "child0", "child1", "child2"]
+    assert len({batch.header["sender"] for batch in collector.batches}) == 4
 
 
 def test_records_are_flushed_at_exit(collector: CollectorSocket) -> None:

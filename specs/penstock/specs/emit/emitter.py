@@ -58,6 +58,9 @@ _RELEASE_MS: Final = 1000
 """Pause between looks at what was folded."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
 _EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
+"""Those in use, which are flushed when the process ends."""
+_ALL: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
+"""Those that were closed, too: a forked child that uses one is a sender of its own."""
 
 MakeLink = Callable[[str, bytes], Link]
 """Makes the way out of a process: of the sender's id and the resource as JSON."""
@@ -152,6 +155,7 @@ class Emitter:
         self._make_link = link or _usual_link(socket_path, descriptor)
         self._state = self._new_state(dict(resource), adopts=True)
         _EMITTERS.add(self)
+        _ALL.add(self)
 
     @property
     def process_exit(self) -> ProcessExit:
@@ -487,7 +491,7 @@ PROCESS_EXIT: Final = ProcessExit(_EMITTERS)
 
 
 def _renew_after_fork() -> None:
-    for emitter in list(_EMITTERS):
+    for emitter in list(_ALL):
         emitter._become_child()  # noqa: SLF001 - this module's own
     exit_hooks.register_child_exit(PROCESS_EXIT.end_child)
 
