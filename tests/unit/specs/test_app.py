@@ -445,6 +445,47 @@ def test_standard_logging_keeps_the_stack_and_wrong_arguments(output: Output) ->
     assert paid["attributes"]["log.arguments"] == ["two"]
 
 
+class Unbound:
+    """A proxy of what is not there: whatever is asked of it raises, also for its class."""
+
+    @property
+    @override
+    def __class__(self) -> type:
+        raise RuntimeError("working outside of a request")
+
+    @override
+    def __str__(self) -> str:
+        raise RuntimeError("working outside of a request")
+
+
+@pytest.mark.parametrize(
+    ("odd", "severity"),
+    [
+        ({"msg": Unbound()}, 17),
+        ({"msg": "odd", "extra": Unbound()}, 17),
+        ({"msg": "odd", "created": float("nan")}, 17),
+        ({"msg": "odd", "created": "yesterday"}, 17),
+        ({"msg": "odd", "levelno": "high"}, 9),
+    ],
+)
+def test_standard_logging_takes_whatever_a_log_record_holds(
+    output: Output, odd: dict[str, Any], severity: int
+) -> None:
+    """The application's call must not fail because of what it logs."""
+    given = {"levelno": logging.ERROR, "name": "odd"} | odd
+    SpecHandler(output.emitter).handle(logging.makeLogRecord(given))
+    (record,) = output.records()
+    assert record["severity_number"] == severity
+    assert record["body"] in ("odd", "<Unbound>")
+    assert record["scope"] == "odd"
+
+
+def test_an_error_that_is_none_leaves_the_call_to_structlog_alone(output: Output) -> None:
+    specs.log().error("odd", exc_info=Unbound())
+    (record,) = output.records()
+    assert record["body"] == "odd"
+
+
 LOADED = """
 import sys
 def brought(before):

@@ -8,7 +8,9 @@ from typing_extensions import override
 
 from penstock.specs.emit import process_sink
 from penstock.specs.emit.emitter import Emitter
+from penstock.specs.emit.log_writer import SANITISED
 from penstock.specs.models.attributes import clean_body, clean_text
+from penstock.specs.models.log import DEFAULT_SEVERITY
 
 ARGUMENTS: Final = "log.arguments"
 """The attribute with the arguments that do not fit their message's format."""
@@ -61,15 +63,18 @@ class SpecHandler(logging.Handler):
             if _EMITTED in record.__dict__:
                 return
             record.__dict__[_EMITTED] = True
-        body, more = _message(record)
-        error = more.pop("exc_info", None) or (record.exc_info[1] if record.exc_info else None)
+        severity, error, time_ns = DEFAULT_SEVERITY, None, None
+        try:
+            severity = severity_of(record.levelno)
+            body, more = _message(record)
+            error = more.pop("exc_info", None) or (record.exc_info[1] if record.exc_info else None)
+            error = error if isinstance(error, BaseException) else None
+            fields = {**_attributes(record), **more}
+            time_ns = int(record.created * 1e9)
+        except Exception as failure:  # noqa: BLE001 - any object may be in a record, and any time
+            body, fields = clean_text(record.msg), {SANITISED: type(failure).__name__}
         sink.logs.write(
-            body,
-            severity_of(record.levelno),
-            {**_attributes(record), **more},
-            scope=record.name,
-            error=error if isinstance(error, BaseException) else None,
-            time_unix_nano=int(record.created * 1e9),
+            body, severity, fields, scope=record.name, error=error, time_unix_nano=time_ns
         )
 
     @property

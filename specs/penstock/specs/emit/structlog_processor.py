@@ -269,7 +269,10 @@ def _error(given: Any) -> BaseException | None:
     """Return the exception of `exc_info`: True, an exception, or the interpreter's triple."""
     if given is None or given is False:
         return None
-    if isinstance(given, BaseException):
-        return given
-    found = given[1] if isinstance(given, tuple) else sys.exception()
-    return found if isinstance(found, BaseException) else None
+    try:
+        if isinstance(given, BaseException):
+            return given
+        found = given[1] if isinstance(given, tuple) else sys.exception()
+        return found if isinstance(found, BaseException) else None
+    except Exception:  # noqa: BLE001 - an empty tuple, or a proxy without its object
+        return None
