@@ -4,6 +4,8 @@ import os
 import random
 import resource
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -365,3 +367,93 @@ def test_a_journal_that_cannot_be_appended_to_is_made_anew_at_once(
     (found,) = orphans(tmp_path, 4_000, "boot")
     assert found.spill.held == 2
     found.remove()
+
+
+@contextmanager
+def full_disk(file: SpillFile, spare: int = 0) -> Iterator[None]:
+    """No file may grow beyond what this one has, and a few bytes."""
+    bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.path.stat().st_size + spare, bounds[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
+
+
+def adopted(directory: Path) -> list[tuple[str, int, list[bytes]]]:
+    """What another process finds: each sender's name, its last sequence, the records to send."""
+    return [
+        (found.path.stem, found.spill.sequence, unsettled(found.path.read_bytes()))
+        for found in orphans(directory, 4_000, "boot")
+    ]
+
+
+@pytest.mark.parametrize("spare", [0, 5])
+def test_a_full_disk_keeps_what_the_journal_has_and_takes_the_rest_later(
+    tmp_path: Path, spare: int
+) -> None:
+    for has_room in (False, True):
+        file = make(tmp_path, "a-boot-audit")
+        say(file, b"one", b"two")
+        assert sync(file)
+        with full_disk(file, spare):
+            say(file, b"three", b"four")
+            assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
+            assert sync(file)
+            assert file.synced < file.written, "not all is on the disk"
+        if has_room:
+            say(file, b"five")
+        file.forget()  # as the process dies
+        more = [b"three", b"four", b"five"] if has_room else []
+        assert adopted(tmp_path) == [("a-boot-audit", 0, [b"one", b"two", *more])]
+        file.path.unlink()
+
+
+def test_what_was_sent_on_a_full_disk_is_sent_again_by_another_sender(tmp_path: Path) -> None:
+    """Under its own name its next batch would have a sequence that the collector knows."""
+    for has_room in (False, True):
+        file = make(tmp_path, "a-boot-audit")
+        say(file, b"one", b"two")
+        with full_disk(file):
+            taken = file.take(records_max=1, bytes_max=100)
+            assert [line_of(record) for record in taken] == [b"one"]
+        if has_room:
+            say(file, b"three")
+        file.forget()
+        ((name, sequence, records),) = adopted(tmp_path)
+        if has_room:
+            assert (name, sequence) == ("a-boot-audit", 1)
+            assert records == [b"one", b"two", b"three"]
+        else:
+            assert (name == "a-boot-audit", sequence) == (False, 0)
+            assert records == [b"one", b"two"]
+        for path in tmp_path.iterdir():
+            path.unlink()
+
+
+def test_a_full_disk_leaves_nothing_of_what_is_settled(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    say(file, b"one")
+    with full_disk(file):
+        file.take(records_max=1, bytes_max=100)
+        assert len(list(tmp_path.iterdir())) == 1
+        file.settle(1)
+        assert len(list(tmp_path.iterdir())) <= 1
+    file.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_can_be_neither_synced_nor_made_anew_is_kept_and_not_believed(
+    tmp_path: Path,
+) -> None:
+    file = make(tmp_path, "a-boot-audit")
+    say(file, b"one", b"two")
+    opened = file.opened()
+    assert opened is not None
+    os.close(opened[0])
+    with full_disk(file, spare=-1):
+        file.was_synced(*opened[1:], done=False)
+        assert sync(file)  # the kernel tells of a failure once
+        assert file.synced == 0
+    file.forget()
+    assert adopted(tmp_path) == [("a-boot-audit", 0, [b"one", b"two"])]

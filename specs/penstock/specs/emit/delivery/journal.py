@@ -16,11 +16,11 @@ the collector knows is lost unless it is the same. So a file of an earlier boot 
 another name: what it holds arrives at least once. Within a boot it arrives once.
 """
 
-import contextlib
 import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing_extensions import override
 
 from penstock.base import clock
 from penstock.base.files import sync_directories
-from penstock.specs import limits
+from penstock.specs import ids, limits
 from penstock.specs.emit.delivery import unpatched
 from penstock.specs.emit.delivery.config import MS, Counters, EmitterLimits
 from penstock.specs.emit.delivery.core import Delivery
@@ -235,7 +235,8 @@ class SpillFile:
 
     Each change is written to the page cache at once, which survives the death of the process;
     `sync` brings all that was written to the disk. What the disk refuses stays in memory, and is
-    counted. All methods but `sync` need the caller's lock.
+    counted: then the file is behind, and stays as it is until there is room for another that says
+    everything. All methods but `sync` need the caller's lock.
 
     Attributes:
         failures: Entries that could not be written, and syncs that failed.
@@ -250,6 +251,9 @@ class SpillFile:
         self.written = 0
         self.synced = 0
         self._size = 0
+        self._in_file = 0
+        self._is_behind = False
+        self._named_now = path
         self._descriptor = -1
         self._syncing = -1
         self._files = 0
@@ -273,6 +277,7 @@ class SpillFile:
             os.ftruncate(descriptor, good)
             os.lseek(descriptor, 0, os.SEEK_END)
             found.path = path.rename(path.with_name(_renamed(path.name, boot)))
+            found._named_now = found.path
         except OSError:
             found.forget()
             return None
@@ -299,9 +304,17 @@ class SpillFile:
         return entry is not None
 
     def take(self, *, records_max: int, bytes_max: int) -> Sequence[Held]:
-        """The next batch; that it is on its way is in the file before it is sent."""
+        """The next batch; that it is on its way is in the file before it is sent.
+
+        A file that cannot say so gets another name. Who adopts it would send other records under a
+        sequence that the collector knows, and they would be lost; another sender's are not.
+        """
         taken, entry = self.spill.send(records_max=records_max, bytes_max=bytes_max)
         self._append(entry)
+        if self._is_behind and self._named_now == self.path:
+            with suppress(OSError):
+                other = journal_name(ids.instance_id(), boot_id())
+                self._named_now = self.path.rename(self.path.with_name(other))
         return taken
 
     def settle(self, sequence: int) -> None:
@@ -314,19 +327,23 @@ class SpillFile:
     def _append(self, data: bytes) -> None:
         """Write an entry that the journal's state has already; the first one makes the file.
 
-        After a failure the file says less than the state, so it is given up and made again, for
-        which there may be room: nothing settled is in it. If not, the next entry tries again.
+        After a failure the file says less than the state, so it is made again, for which there may
+        be room: nothing settled is in it. If not, the next entry tries again. Until then the file
+        keeps what it has; the part of an entry at its end is cut off by whoever adopts it.
         """
         self.written += 1
-        was_open = self._descriptor >= 0
+        appends = self._descriptor >= 0 and not self._is_behind
         try:
-            if not was_open:
+            if not appends:
                 self._create()
                 return
             _write_whole(self._descriptor, data)
             self._size += len(data)
+            self._in_file = self.written
         except OSError:
-            self._begin_anew(was_open=was_open)
+            self.failures += 1
+            if appends:
+                self._make_anew()
 
     def _shrink(self) -> None:
         """Rewrite a journal that is mostly settled, once it has grown.
@@ -336,10 +353,8 @@ class SpillFile:
         settled = self._size - self.spill.held_bytes
         if self._descriptor < 0 or self._size < self.spill.bytes_max or settled < self._size // 2:
             return
-        old = self._descriptor
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._create(sync=True)
-            os.close(old)
 
     def opened(self) -> tuple[int, int, int] | None:
         """Return a descriptor for `sync`, the file's number, and how much is written to it."""
@@ -349,7 +364,7 @@ class SpillFile:
             self._syncing = os.dup(self._descriptor)
         except OSError:
             return None  # no descriptors: later
-        return self._syncing, self._files, self.written
+        return self._syncing, self._files, self._in_file
 
     def sync(self, descriptor: int) -> bool:
         """Bring the file and its name to the disk, which may take long; False when that failed.
@@ -378,15 +393,17 @@ class SpillFile:
         if number != self._files:
             return  # another file has taken its place
         if done:
-            self.synced = max(self.synced, written)
+            self.synced = max(self.synced, min(written, self._in_file))
         else:
-            self._begin_anew(was_open=True)
+            self.failures += 1
+            self._in_file = self.synced
+            self._make_anew()
 
     def remove(self) -> None:
         """Delete it; nothing in it is unsettled."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if self._descriptor >= 0:
-                self.path.unlink()
+                self._named_now.unlink()
         self.forget()
 
     def forget(self) -> None:
@@ -394,6 +411,7 @@ class SpillFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
+        self._is_behind, self._named_now = False, self.path
         self._files += 1
 
     def after_fork(self) -> None:
@@ -403,12 +421,12 @@ class SpillFile:
             os.close(self._syncing)
         self._syncing = -1
 
-    def _begin_anew(self, *, was_open: bool) -> None:
-        self.failures += 1
-        self.remove()
-        if was_open:
-            with contextlib.suppress(OSError):
-                self._create()
+    def _make_anew(self) -> None:
+        """Put another in the file's place; the file stays, behind, where there is no room."""
+        try:
+            self._create()
+        except OSError:
+            self._is_behind = True
 
     def _create(self, *, sync: bool = False) -> None:
         """Write everything under another name, locked, before it gets its own: nobody adopts it.
@@ -427,8 +445,16 @@ class SpillFile:
             beside.replace(self.path)
         except OSError:
             os.close(descriptor)
+            with suppress(OSError):
+                beside.unlink()  # what it has takes the room of others
             raise
-        self._descriptor, self._size = descriptor, len(content)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        if self._named_now != self.path:
+            with suppress(OSError):
+                self._named_now.unlink()
+        self._descriptor, self._size, self._in_file = descriptor, len(content), self.written
+        self._is_behind, self._named_now = False, self.path
         self._files += 1
 
 
