@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, closing
@@ -313,3 +315,35 @@ def _info(logd: Logd, name: str) -> int:
 def test_a_client_is_told_of_an_address_that_is_none() -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         LogClient("nowhere")
+
+
+FORKED = """
+import os, sys
+from penstock.logd.client import LogClient
+
+log = LogClient(sys.argv[1], timeout_s=5)
+assert tuple(log.offsets("logs")) == (0, 4)
+pid = os.fork()
+stream, there = ("logs", (0, 4)) if pid else ("other", (0, 0))
+try:
+    found = {tuple(log.offsets(stream)) for _ in range(300)}
+    done = found == {there} or print(stream, found, flush=True)
+except Exception as error:
+    done = print(stream, repr(error), flush=True)
+if not pid:
+    os._exit(0 if done else 1)
+print("both" if os.waitpid(pid, 0)[1] == 0 and done else "not both")
+"""
+
+
+async def test_a_forked_child_has_connections_of_its_own(
+    tmp_path: Path, nats_url: str, publisher: Client
+) -> None:
+    """On its parent's each would read the other's answers, under the same numbers."""
+    with Logd(tmp_path / "logd", nats_url, [LOGS, {"name": "other", "subject": "u.>"}]) as logd:
+        await publish(publisher, 0, 4)
+        done = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FORKED, logd.fetch, stdout=subprocess.PIPE
+        )
+        told, _ = await asyncio.wait_for(done.communicate(), 60)
+    assert told.decode() == "both\n"

@@ -1,5 +1,6 @@
 """Connections of the blocking client: at most one to each node, with one request at a time."""
 
+import os
 import socket
 import time
 from typing import TypeVar
@@ -18,6 +19,9 @@ Answer = TypeVar("Answer")
 class SocketPool:
     """Makes calls, each to its end. Not for use by several threads at once.
 
+    A forked child opens connections of its own: on those of its parent each would read the other's
+    answers.
+
     Args:
         router: Says whom to ask.
         timeout_s: Seconds without a byte of an answer that is due.
@@ -29,6 +33,7 @@ class SocketPool:
         self._router = router
         self._timeout_s = timeout_s
         self._open: dict[str, socket.socket] = {}
+        self._process = os.getpid()
         self._last_id = 0
 
     def close(self) -> None:
@@ -46,6 +51,9 @@ class SocketPool:
         Raises:
             LogdError: As the methods of `LogClient` say.
         """
+        if self._process != os.getpid():
+            self.close()  # the parent has its own descriptors of them
+            self._process = os.getpid()
         course, again = CallAttempt(self._router, call, monotonic_ns()), False
         while True:
             step = course.step(monotonic_ns())
