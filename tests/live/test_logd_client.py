@@ -335,6 +335,57 @@ if not pid:
 print("both" if os.waitpid(pid, 0)[1] == 0 and done else "not both")
 """
 
+FORKED_THREADS = """
+import os, sys
+from penstock.logd.client import LogClient
+from penstock.logd.publisher import BlockingPublisher
+
+def refused(call):
+    try:
+        call()
+    except RuntimeError:
+        return True
+
+pid = -1
+try:
+    with (
+        BlockingPublisher(sys.argv[2]) as publisher,
+        LogClient(sys.argv[1]) as log,
+        log.join_group("g", "logs") as member,
+    ):
+        offsets = [member.record().offset for _ in range(4)]
+        pid = os.fork()
+        if pid:
+            assert publisher.publish("t.1", b"parent").offset == 4
+            assert member.record().offset == 4
+        else:
+            assert refused(lambda: publisher.publish("t.1", b"child"))
+            assert refused(lambda: publisher.submit("t.1", b"child"))
+            assert refused(lambda: publisher.submit_batch("t.1", []))
+            assert refused(member.record) and refused(member.commit)
+            sys.exit(7)
+finally:
+    if not pid:
+        os._exit(sys.exc_info()[1].code)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+async def test_a_forked_child_is_told_that_its_parent_has_the_threads(
+    logd: Logd, nats_url: str, publisher: Client
+) -> None:
+    """It waited for ever for them, also at its end."""
+    await publish(publisher, 0, 4)
+    done = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FORKED_THREADS, logd.fetch, nats_url, stdout=subprocess.PIPE
+    )
+    try:
+        told, _ = await asyncio.wait_for(done.communicate(), 60)
+    except TimeoutError:
+        done.kill()
+        raise
+    assert told.decode() == "7\n"
+
 
 async def test_a_forked_child_has_connections_of_its_own(
     tmp_path: Path, nats_url: str, publisher: Client

@@ -1,6 +1,7 @@
 """A consumer in a group that blocks; its heartbeats go out from its own thread."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
@@ -43,7 +44,8 @@ class Connects(Protocol):
 class GroupConsumer:
     """A member of a consumer group that blocks; its heartbeats are sent by a thread.
 
-    Made by `LogClient.join_group`. One thread uses it, which `positions` is called on, too.
+    Made by `LogClient.join_group`. One thread uses it, which `positions` is called on, too. In a
+    forked child it is no member: every call raises RuntimeError, and `close` does nothing.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class GroupConsumer:
         positions: Positions | None,
     ) -> None:
         self._positions = positions
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name=f"group {group}", daemon=True
@@ -93,7 +96,7 @@ class GroupConsumer:
 
     def close(self) -> None:
         """Leave the group and end the thread; see `AsyncGroupConsumer.close`."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or self._process != os.getpid():
             return
         try:
             self._run(self._shut())
@@ -136,6 +139,8 @@ class GroupConsumer:
     @property
     def _inner(self) -> AsyncGroupConsumer:
         assert self._consumer is not None, "use it in a `with`"
+        if self._process != os.getpid():
+            raise RuntimeError("this member is the parent process's; join again after the fork")
         return self._consumer
 
     def _next(self, give: Callable[[], Item | None]) -> Item:

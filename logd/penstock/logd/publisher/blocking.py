@@ -1,6 +1,7 @@
 """The publisher for threads: an event loop in one separate thread does the work."""
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
@@ -31,6 +32,7 @@ _Handed = tuple[Plain, Future[PubAck]] | asyncio.Event
 """A message with the future of its ack; or what is set when all before it are sent."""
 
 _OWN_THREAD: Final = "a future's callback cannot wait for its publisher; use a thread"
+_FORKED: Final = "this publisher is the parent process's; make another one after the fork"
 
 _END_S: Final = 5.0
 """Seconds that what is under way has to end when it is asked to."""
@@ -39,7 +41,8 @@ _END_S: Final = 5.0
 class BlockingPublisher:
     """`Publisher` for any number of threads; each thread's messages are sent in its order.
 
-    Not for use after a fork: make it in the process that publishes.
+    Not for use after a fork: make it in the process that publishes. In a child every call raises
+    RuntimeError, and `close` does nothing.
 
     Args:
         url: URL of the NATS server.
@@ -51,6 +54,7 @@ class BlockingPublisher:
     """
 
     def __init__(self, url: str, options: PublishOptions | None = None, **login: Any) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="penstock-publisher", daemon=True)
         self._thread.start()
@@ -108,8 +112,7 @@ class BlockingPublisher:
         message_id: str | None = None,
     ) -> Future[PubAck]:
         """`publish` without waiting for the answer; waits while `max_in_flight` have none."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(_OWN_THREAD)
+        self._check_caller()
         subject = partition_subject(subject, key, partitions)
         message = self._publisher.plain(
             subject, value, key=key, headers=headers, message_id=message_id
@@ -146,6 +149,8 @@ class BlockingPublisher:
 
     def close(self, *, flush: bool = True) -> None:
         """Disconnect, after everything has its answer or, without `flush`, giving it up."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             if self._closed:
                 return
@@ -174,6 +179,13 @@ class BlockingPublisher:
                 await asyncio.sleep(0)  # it is about to begin
             else:
                 await asyncio.wait({self._sending})
+
+    def _check_caller(self) -> None:
+        """Raise where a call would wait for ever."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(_OWN_THREAD)
+        if self._process != os.getpid():
+            raise RuntimeError(_FORKED)
 
     def _hand(self, item: _Handed) -> None:
         """Give something to the event loop, which is woken only where it does not send already."""
@@ -213,9 +225,11 @@ class BlockingPublisher:
 
     def _await(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something when all messages that were handed over before are sent."""
-        if threading.current_thread() is self._thread:
+        try:
+            self._check_caller()
+        except RuntimeError:
             work.close()
-            raise RuntimeError(_OWN_THREAD)
+            raise
         reached = asyncio.Event()
         try:
             with self._lock:  # else the event loop may stop in between
