@@ -7,6 +7,7 @@ import logging
 import logging.config
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -277,6 +278,36 @@ def test_close_does_not_wait_for_a_standard_output_that_nobody_reads() -> None:
         drained += data
     os.close(reading)
     os.close(writing)
+
+
+def test_an_emitter_whose_close_was_held_up_sends_again() -> None:
+    """The thread that was told to end is still there when the next record comes, or has ended."""
+    for is_there in (True, False):
+        reading, writing = os.pipe()
+        emitter = Emitter({"service.name": "app"}, descriptor=writing)
+        for number in range(300):
+            emitter.emit("log", b'{"n":%d,"a":"%s"}' % (number, b"x" * 1000))
+        assert not emitter.close(0.05)
+        if is_there:
+            emitter.emit("log", b'{"n":300}')
+        read = read_lines(reading, 300)
+        if not is_there:
+            emitter.emit("log", b'{"n":300}')
+        read += read_lines(reading, 301 - len(read))
+        assert [json.loads(line)["n"] for line in read] == list(range(301))
+        assert emitter.close(10)
+        assert emitter.counters().acked == {"log": 301}
+        os.close(reading)
+        os.close(writing)
+
+
+def read_lines(descriptor: int, count: int) -> list[bytes]:
+    """At least so many lines, as long as one comes within 20 s."""
+    read = b""
+    while read.count(b"\n") < count or (read and not read.endswith(b"\n")):
+        assert select.select([descriptor], [], [], 20)[0], read[-100:]
+        read += os.read(descriptor, 1 << 16)
+    return read.splitlines()
 
 
 def test_a_standard_output_that_does_not_block_gets_every_line_once() -> None:

@@ -42,7 +42,7 @@ class DeliveryWorker:
         start_thread: Has the flusher's loop run in another thread, at once or later.
 
     Attributes:
-        is_started: Whether the thread runs.
+        is_started: Whether the thread runs, and was not told to end.
         is_inline: Whether it has ended for good, since the process ends: then those who `flush`
             do its work.
     """
@@ -66,6 +66,8 @@ class DeliveryWorker:
         self._waiters: list[Any] = []
         self._room_waiters: list[Any] = []
         self._running: Any = None
+        self._ending: Any = None
+        self._is_wanted_again = False
         self._thread_id = -1
         self._here = unpatched.reentrant_lock()
         self.is_started = False
@@ -83,8 +85,14 @@ class DeliveryWorker:
         return unpatched.thread_id() == self._thread_id
 
     def ensure_started(self) -> None:
-        """Start the thread if it does not run; call with the lock held."""
+        """Start the thread if it does not run; call with the lock held.
+
+        One that was told to end, and is still held up, starts another when it does.
+        """
         if self._running is not None or self.is_inline:
+            return
+        if self._ending is not None:
+            self._is_wanted_again = True
             return
         running = unpatched.allocate_lock()
         running.acquire()
@@ -141,15 +149,12 @@ class DeliveryWorker:
         """
         with self._lock:
             running, self._running = self._running, None
-        if running is None:
-            return not self.is_started
+            if running is None:
+                return self._ending is None
+            self._ending, self._is_wanted_again, self.is_started = running, False, False
         self.wake()
-        if not running.acquire(timeout=timeout_s):
-            return False
-        with self._lock:
-            self._close_wake()
-            self.is_started = False
-        return True
+        ended: bool = running.acquire(timeout=timeout_s)
+        return ended
 
     def end(self, timeout_s: float) -> None:
         """Let threads that emit send their records themselves; called at the end of the process.
@@ -174,6 +179,12 @@ class DeliveryWorker:
             self._link.close()
             with self._lock:
                 self._delivery.handle(Lost(0.0), clock.monotonic_ns())
+        with self._lock:
+            self._close_wake()
+            self._ending = None
+            if self._is_wanted_again:
+                self._is_wanted_again = False
+                self.ensure_started()
         running.release()
 
     def _flush_here(self, timeout_s: float) -> bool:
