@@ -83,9 +83,9 @@ specs.Audit(event_name="door.opened", actor=specs.Actor(type="user", id="1"),
             action="open", target=specs.Target(type="door", id="1"), outcome="success").emit()
 pid = os.fork()
 if pid == 0:
+    print("ready", flush=True)  # what is called after a fork was
     sys.stdin.read()
     os._exit(0)
-print("ready", flush=True)
 signal.pause()
 """
 

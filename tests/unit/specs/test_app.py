@@ -492,8 +492,8 @@ class Unbound:
 @pytest.mark.parametrize(
     ("odd", "severity"),
     [
-        ({"msg": Unbound()}, 17),
-        ({"msg": "odd", "extra": Unbound()}, 17),
+        ({"msg": Unbound}, 17),
+        ({"msg": "odd", "extra": Unbound}, 17),
         ({"msg": "odd", "created": float("nan")}, 17),
         ({"msg": "odd", "created": "yesterday"}, 17),
         ({"msg": "odd", "levelno": "high"}, 9),
@@ -503,7 +503,8 @@ def test_standard_logging_takes_whatever_a_log_record_holds(
     output: Output, odd: dict[str, Any], severity: int
 ) -> None:
     """The application's call must not fail because of what it logs."""
-    given = {"levelno": logging.ERROR, "name": "odd"} | odd
+    made = {name: Unbound() if value is Unbound else value for name, value in odd.items()}
+    given = {"levelno": logging.ERROR, "name": "odd"} | made
     SpecHandler(output.emitter).handle(logging.makeLogRecord(given))
     (record,) = output.records()
     assert record["severity_number"] == severity
