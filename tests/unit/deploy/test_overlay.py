@@ -15,9 +15,13 @@ from penstock.deploy.up.overlay import check_overlay, merged
 from penstock.deploy.up.preflight import read_overlay
 from penstock.deploy.up.topology import (
     Topology,
+    addresses,
     default_ports,
     free_ports,
+    launch_topology,
+    listeners,
     logd_parts,
+    part_documents,
     write_configs,
 )
 from penstock.logd.config import LogdConfig
@@ -128,3 +132,31 @@ def test_the_settings_that_trace_penstock_itself_are_as_the_document_has_them(
     )
     assert "unix" in [source.type for source in collector.sources], "others are still there"
     assert "otlp" in [source.type for source in collector.sources]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"collector": {"sources": None}},
+        {"collector": {"sources": "otlp"}},
+        {"collector": {"sources": ["otlp", None]}},
+        {"collector": {"sources": {"otlp": {}}}},
+        {"router": {"sinks": None}},
+        {"router": {"sinks": ["lake"]}},
+        {"router": {"sinks": {"lake": "parquet"}}},
+        {"router": {"sinks": {"lake": ["parquet"]}}},
+    ],
+)
+def test_settings_of_another_shape_are_for_their_part_to_refuse(
+    tmp_path: Path, own: dict[str, Any]
+) -> None:
+    """Its message names the key; the launcher's own words were an unforeseen error's."""
+    layout = Layout(tmp_path)
+    topology = launch_topology(layout, nats_url=None, nodes=1, overlay=own)
+    assert "console" in addresses(topology)
+    assert set(listeners(topology)) >= {"nats", "console"}
+    ((part, settings),) = own.items()
+    ((key, value),) = settings.items()
+    document = next(one for name, _, one in part_documents(topology) if name == part)
+    if value is None:
+        assert key not in document

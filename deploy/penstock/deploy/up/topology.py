@@ -281,12 +281,16 @@ _OF_SOURCES = ("forward", "otlp_grpc", "otlp_http")
 
 
 def listeners(topology: Topology) -> dict[str, str]:
-    """The addresses that the launch listens at, by listener."""
+    """The addresses that the launch listens at, by listener.
+
+    What is wrong with the user's settings of a part, that part says.
+    """
     collector = next(one for name, _, one in part_documents(topology) if name == "collector")
+    sources = collector.get("sources")
     used = {
         value
-        for source in collector["sources"]
-        for value in source.values()
+        for source in (sources if isinstance(sources, list) else ())
+        for value in (source.values() if isinstance(source, Mapping) else ())
         if isinstance(value, str)
     }
     addresses = {name: topology.address(name) for name in topology.ports}
@@ -316,8 +320,10 @@ def addresses(topology: Topology) -> dict[str, str]:
             f"at most {RETENTION_S // 86_400} days and {shown_bytes(topology.retention_bytes)}"
             f"{'' if topology.nodes == 1 else ' on each logd'}"
         )
-    lake = router["sinks"].get("lake", {}).get("path")
-    return found if lake is None else {**found, "lake": str(lake)}
+    sinks = router.get("sinks")
+    lake = sinks.get("lake") if isinstance(sinks, Mapping) else None
+    path = lake.get("path") if isinstance(lake, Mapping) else None
+    return found if path is None else {**found, "lake": str(path)}
 
 
 def parts(
