@@ -11,6 +11,7 @@ import threading
 from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from penstock.logd.publisher import (
     connected,
 )
 from tests.support.logd import Logd
+from tests.support.nats_server import NatsServer
 
 pytestmark = pytest.mark.live
 
@@ -276,6 +278,50 @@ def test_an_interrupted_close_ends_what_other_threads_wait_for(nats_url: str) ->
             publisher.close()
         for future in sent:
             assert isinstance(future.exception(10), UnavailableError)
+
+
+@contextmanager
+def frozen(server: NatsServer) -> Iterator[None]:
+    """The server takes nothing any more, and its connections stay."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+LARGE = bytes(900_000)
+"""As many of these as there are below are more than buffers take."""
+
+
+async def test_a_server_that_takes_nothing_is_unavailable(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    try:
+        options = PublishOptions(ack_timeout_s=0.2, retry_s=0.5)
+        async with asyncio.timeout(60), connected(server.url, options) as publisher:
+            with frozen(server):
+                given = [asyncio.create_task(publisher.publish("x", LARGE)) for _ in range(20)]
+                done, waiting = await asyncio.wait(given, timeout=30)
+            assert not waiting
+        assert all(isinstance(one.exception(), UnavailableError) for one in done)
+    finally:
+        server.close()
+
+
+def test_closing_does_not_wait_for_a_server_that_takes_nothing(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    try:
+        options = PublishOptions(max_in_flight=64, ack_timeout_s=1)
+        publisher = BlockingPublisher(server.url, options)
+        with frozen(server):
+            given = [publisher.submit("x", LARGE) for _ in range(40)]
+            closing = threading.Thread(target=publisher.close, kwargs={"flush": False}, daemon=True)
+            closing.start()
+            closing.join(30)
+            assert not closing.is_alive()
+        assert all(isinstance(one.exception(0), UnavailableError) for one in given)
+    finally:
+        server.close()
 
 
 def run_example(nats_url: str, server: str) -> list[str]:

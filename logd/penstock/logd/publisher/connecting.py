@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from penstock.logd.nats.protocol import NatsSetupError
 from penstock.logd.publisher.publisher import Publisher, PublishOptions
 
 _ASK_AGAIN_S = 0.05
+_CLOSE_S: Final = 2.0
+"""Seconds that a server has to take what is left, when its connection is closed."""
 _REFUSED: Final = ("authoriz", "authentic", "permission", "user ", "account")
 """Parts of what a server says to a client that it does not accept."""
 _FULL: Final = ("maximum", "exceeded")
@@ -52,11 +54,12 @@ async def connected(
     login = {"error_cb": note} | login
     client = nats_client(encrypted=_wants_tls(url, login))
     try:
-        login = {"servers": url.split(","), "max_reconnect_attempts": -1} | login
+        # nats-py waits for ever for a server that takes nothing, with `publish`.
+        usual = {"max_reconnect_attempts": -1, "flush_timeout": options.ack_timeout_s}
+        login = {"servers": url.split(",")} | usual | login
         await connect_within(client, options.connect_timeout_s, **login)
     except (Error, OSError, ValueError) as error:
-        with suppress(AssertionError):  # nats-py's, when it has not even begun to connect
-            await client.close()
+        await _close(client)
         shown = ",".join(one.rpartition("@")[2] for one in url.split(","))
         reason = str(error) or last or type(error).__name__
         raise UnavailableError(f"NATS at {shown}: {reason}") from None
@@ -64,7 +67,25 @@ async def connected(
         async with Publisher(client, options) as publisher:
             yield publisher
     finally:
-        await client.close()
+        await _close(client)
+
+
+async def _close(client: Client) -> None:
+    """Close a client, whatever it has against that.
+
+    nats-py asserts when it has not begun to connect, and waits for ever for a server that takes
+    nothing any more.
+    """
+    closing = asyncio.ensure_future(client.close())
+    try:
+        await asyncio.wait({closing}, timeout=_CLOSE_S)
+    finally:
+        if not closing.done():
+            writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+            if writer is not None:
+                writer.transport.abort()
+            closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
 
 
 def is_refusal(said: str) -> bool:
