@@ -26,8 +26,11 @@ class StoppedClock(SystemClock):
 class FullDisk(io.StringIO):
     """Takes nothing."""
 
+    refused = 0
+
     @override
     def write(self, text: str) -> int:
+        self.refused += 1
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -90,7 +93,9 @@ def test_what_a_stopped_part_said_last_is_not_shown(tmp_path: Path) -> None:
 def test_a_launch_goes_on_where_its_output_cannot_be_written(tmp_path: Path) -> None:
     """As on a full disk, or after the terminal has gone."""
     for live in (False, True):
-        console = Console(file=FullDisk(), force_terminal=live)
+        disk = FullDisk()
+        console = Console(file=disk, force_terminal=live)
         with Screen(Layout(tmp_path), console=console, clock=StoppedClock()) as screen:
             screen.tell(TerminatePart("app"))
             screen.show({"logd": Phase.READY}, {})
+        assert disk.refused > 1
