@@ -56,7 +56,7 @@ class Launch:
                 continue
             try:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+                state = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
             except OSError:
                 continue
             if f"{self.directory}/" in command and state != "Z":
@@ -80,7 +80,7 @@ class Launch:
 
 def _parent(entry: Path) -> int:
     try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        return int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
     except OSError:
         return -1
 

@@ -229,7 +229,7 @@ def _guards_of(launcher: int) -> list[int]:
             continue
         try:
             command = (entry / "cmdline").read_bytes()
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parent = int((entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
         except OSError:
             continue
         if parent == launcher and reaper.__file__.encode() in command:

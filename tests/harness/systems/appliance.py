@@ -241,7 +241,9 @@ def _children() -> dict[int, list[tuple[str, int]]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                program, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+                program, _, rest = (
+                    (entry / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+                )
             except OSError:
                 continue
             found.setdefault(int(rest.split()[1]), []).append((program, int(entry.name)))
