@@ -18,6 +18,7 @@ from tests.support.certificates import Authority
 from tests.support.collector import Collector, bodies
 from tests.support.fake_kubernetes import FakeKubernetes, pod
 from tests.support.logd import Logd
+from tests.support.mounts import mounted
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -600,3 +601,21 @@ def test_containers_files_carry_what_kubernetes_says_of_their_pods(
         "container.image.name": "shop/app",
         "container.image.tags": ["1"],
     }
+
+
+def test_a_mount_whose_name_is_no_text_keeps_no_file_from_being_read(
+    tmp_path: Path, nats_url: str
+) -> None:
+    path = tmp_path / "app.log"
+    path.write_text(numbered(0, 10))
+    with (
+        mounted(tmp_path / os.fsdecode(b"Gr\xf6\xdfe"), "-t", "tmpfs", "tmpfs"),
+        Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
+        Collector(tmp_path / "collector", nats_url, [source(path)]) as collector,
+    ):
+        wait_until(lambda: collector.account("file").get("delivered") == 10)
+        with path.open("a") as file:
+            file.write(numbered(10, 20))
+        wait_until(lambda: collector.account("file").get("delivered") == 20)
+        assert bodies(logd.values("logs")) == [f"line {number}" for number in range(20)]
+        assert collector.daemon.stage("source/file")["detail"].get("failures", 0) == 0

@@ -155,7 +155,7 @@ def _check(directories: Iterable[Directory]) -> None:
     """Raise an OSError where inotify does not say what happens in a directory."""
     if not sys.platform.startswith("linux"):
         raise OSError(f"there is no inotify on {sys.platform}")
-    mounts = dict(_mounts(Path("/proc/self/mountinfo").read_text()))
+    mounts = dict(_mounts(os.fsdecode(Path("/proc/self/mountinfo").read_bytes())))
     for path, *_ in directories:
         kind = file_system_of(os.path.realpath(path), mounts)
         if kind not in _LOCAL:
