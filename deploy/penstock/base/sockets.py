@@ -1,4 +1,4 @@
-"""Listening sockets of asyncio's servers: how many connections, and how they are accepted."""
+"""Addresses of sockets; asyncio's servers: how many connections, and how they are accepted."""
 
 import asyncio
 import os
@@ -18,6 +18,17 @@ BACKLOG: Final = 128
 """Connections that the kernel holds until they are accepted."""
 
 _LEAST: Final = 8
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Split ``HOST:PORT``, an IPv6 host in brackets, into what `socket` calls take."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def join_host_port(host: str, port: int) -> str:
+    """HOST:PORT as `split_host_port` reads it, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def connections_within(most: int, *, part: int) -> int:

@@ -24,9 +24,9 @@ from penstock.base.clock import Clock
 from penstock.base.errors import ExitCode, ServiceError
 from penstock.base.extras import install_command
 from penstock.base.pluralize import pluralize
+from penstock.base.sockets import split_host_port
 from penstock.deploy.up.layout import FREE_BYTES_MIN
 from penstock.deploy.version import version_report
-from penstock.service.config import split_host_port
 
 MIB: Final = 1024 * 1024
 FREE_BYTES_WANTED: Final = 5 * 1024 * MIB

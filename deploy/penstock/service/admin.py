@@ -46,8 +46,7 @@ from penstock.base.http.server import (
     ServerLimits,
     Unread,
 )
-from penstock.base.sockets import connections_within
-from penstock.service.config import join_host_port, split_host_port
+from penstock.base.sockets import connections_within, join_host_port, split_host_port
 from penstock.service.process import LoopFailures
 
 if TYPE_CHECKING:

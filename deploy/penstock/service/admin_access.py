@@ -26,8 +26,8 @@ from penstock.base.http.client import (
     Response,
     client_tls,
 )
+from penstock.base.sockets import split_host_port
 from penstock.service.admin import Action, AdminServer, Authorization, Requester, Status
-from penstock.service.config import split_host_port
 from penstock.service.config_types import FilePath
 
 if TYPE_CHECKING:

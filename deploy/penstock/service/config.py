@@ -76,17 +76,6 @@ HostPorts = Annotated[str, AfterValidator(_check_host_ports)]
 """Several remote addresses, each a `HostPort`, joined by commas."""
 
 
-def split_host_port(address: str) -> tuple[str, int]:
-    """Split a checked `HostPort` into what `socket` calls take."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def join_host_port(host: str, port: int) -> str:
-    """HOST:PORT as `split_host_port` reads it, an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def load_config(
     model: type[Model],
     path: Path,

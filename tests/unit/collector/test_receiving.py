@@ -15,12 +15,12 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from penstock.base.sockets import split_host_port
 from penstock.collector.limits import MIB, OTLP_RETRY_AFTER_S, SpoolWriterLimits
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.source import Source
 from penstock.collector.sources.statsd.source import StatsdSettings, StatsdSource
 from penstock.collector.spool.writer import Payload
-from penstock.service.config import split_host_port
 from tests.support.receiving import (
     connect,
     forwarding,

@@ -1,5 +1,8 @@
 """A user's own settings over those of the launcher: what is merged how, and what is refused."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.collector.config import CollectorConfig
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.up.layout import Layout
-from penstock.deploy.up.overlay import check_overlay, merged
+from penstock.deploy.up.overlay import LauncherSettings, check_overlay, launcher_settings, merged
 from penstock.deploy.up.preflight import read_overlay
 from penstock.deploy.up.topology import (
     Topology,
@@ -160,3 +163,32 @@ def test_settings_of_another_shape_are_for_their_part_to_refuse(
     document = next(one for name, _, one in part_documents(topology) if name == part)
     if value is None:
         assert key not in document
+
+
+def test_the_launchers_own_settings_have_defaults_and_bounds() -> None:
+    assert launcher_settings({}) == LauncherSettings(ports_from=None, log_max_bytes=64 << 20)
+    own = {"ports_from": 65_436, "log_max_bytes": 1024}
+    assert launcher_settings({"launcher": own}) == LauncherSettings(**own)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("ports_from", 1023, "ports_from: a whole number from 1024 to 65436 is expected"),
+        ("ports_from", 65_437, "ports_from: a whole number from 1024 to 65436 is expected"),
+        ("ports_from", "8000", "ports_from: a whole number from 1024 to 65436 is expected"),
+        ("log_max_bytes", 1023, "log_max_bytes: a whole number of at least 1024 is expected"),
+        ("log_max_bytes", True, "log_max_bytes: a whole number of at least 1024 is expected"),
+        ("ports", 8000, "ports: not a key; there are ports_from, log_max_bytes"),
+    ],
+)
+def test_a_launchers_setting_that_is_not_allowed_is_named(key: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"launcher.{said}")):
+        check_overlay({"launcher": {key: value}})
+
+
+def test_a_launch_without_settings_imports_no_pydantic() -> None:
+    program = "import penstock.deploy.up.launch, sys; print('pydantic' in sys.modules)"
+    command = [sys.executable, "-P", "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == "False\n"

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
+from penstock.base.sockets import join_host_port, split_host_port
 from penstock.service import (
     ConfigError,
     ExitCode,
@@ -17,7 +18,7 @@ from penstock.service import (
     load_config,
     show_config,
 )
-from penstock.service.config import hide_secrets, join_host_port, mapping_of, split_host_port
+from penstock.service.config import hide_secrets, mapping_of
 
 
 class _Section(BaseModel):

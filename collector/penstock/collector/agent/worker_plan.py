@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.base.sockets import split_host_port
 from penstock.collector.agent.admin import SOCKET_NAME
 from penstock.collector.config import CollectorConfig, ReceiveSection
 from penstock.collector.limits import RECEIVE_BYTES_MIN
 from penstock.collector.sources.settings import SourceSettings
 from penstock.service import ConfigError, HostPort
-from penstock.service.config import split_host_port
 
 WORKERS: Final = "workers"
 WORKERS_MAX: Final = 64

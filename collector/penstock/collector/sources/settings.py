@@ -16,13 +16,13 @@ from pydantic import (
     field_validator,
 )
 
+from penstock.base.sockets import split_host_port
 from penstock.collector.decode.timestamps import known_zone, layouts_of
 from penstock.collector.limits import (
     CONNECTIONS_MAX,
 )
 from penstock.collector.regex import compile_pattern
 from penstock.service import FilePath, Quantities
-from penstock.service.config import split_host_port
 
 REUSE_PORT: Final = "other processes of this user may listen there, too"
 

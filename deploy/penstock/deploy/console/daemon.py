@@ -22,7 +22,7 @@ from penstock.base.http.server import (
     Response,
     ServerLimits,
 )
-from penstock.base.sockets import connections_within
+from penstock.base.sockets import connections_within, join_host_port, split_host_port
 from penstock.deploy.account.account import Account
 from penstock.deploy.account.rows import Row, State
 from penstock.deploy.console.actions import RouterClient
@@ -51,7 +51,6 @@ from penstock.service import (
     run_until_stopped,
     span_metrics,
 )
-from penstock.service.config import join_host_port, split_host_port
 
 _OPEN_FILES_PART: Final = 2
 CONNECTIONS_MAX: Final = 128

@@ -5,11 +5,8 @@ Mappings are merged key by key. Lists are joined; an item that has the name of a
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from penstock.service.config_errors import describe_errors
+from dataclasses import dataclass
+from typing import Any, Final
 
 LOG_MAX_BYTES: Final = 64 * 1024 * 1024
 """Bytes of a log file above which the launcher empties it into one older file."""
@@ -21,8 +18,11 @@ PORTS_FROM: Final = (1024, 65_436)
 """The lowest and the highest first port of an appliance, which has the 99 after it, too."""
 
 
-class LauncherSettings(BaseModel):
+@dataclass(frozen=True, slots=True)
+class LauncherSettings:
     """The section `launcher`: what `penstock up` does itself.
+
+    It is no model of pydantic, which would take 6 MiB of the launcher for two numbers.
 
     Attributes:
         ports_from: The first of 100 ports of this appliance; none: the documented ports, or those
@@ -30,11 +30,15 @@ class LauncherSettings(BaseModel):
         log_max_bytes: Bytes of a log file above which it is emptied into one older file.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    ports_from: int | None = None
+    log_max_bytes: int = LOG_MAX_BYTES
 
-    ports_from: Annotated[int, Field(ge=PORTS_FROM[0], le=PORTS_FROM[1])] | None = None
-    log_max_bytes: Annotated[int, Field(ge=1024)] = LOG_MAX_BYTES
 
+_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
+    "ports_from": PORTS_FROM,
+    "log_max_bytes": (1024, None),
+}
+"""The lowest and the highest value of each key of `LauncherSettings`."""
 
 OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "logd": frozenset(
@@ -57,11 +61,21 @@ def launcher_settings(overlay: Mapping[str, Any]) -> LauncherSettings:
         ValueError: A key of it is not known, or its value is not allowed.
     """
     settings = overlay.get(LAUNCHER, {})
-    try:
-        return LauncherSettings.model_validate(settings)
-    except ValidationError as error:
-        lines, _ = describe_errors(error, LauncherSettings, settings)
-        raise ValueError("; ".join(f"{LAUNCHER}.{line}" for line in lines)) from None
+    wrong = [line for key, value in settings.items() if (line := _refused(key, value))]
+    if wrong:
+        raise ValueError("; ".join(f"{LAUNCHER}.{line}" for line in wrong))
+    return LauncherSettings(**settings)
+
+
+def _refused(key: str, value: object) -> str:
+    """Why a key of the section `launcher` is refused; empty: it is not."""
+    if key not in _RANGES:
+        return f"{key}: not a key; there are {', '.join(_RANGES)}"
+    lowest, highest = _RANGES[key]
+    if type(value) is int and lowest <= value and (highest is None or value <= highest):
+        return ""
+    bounds = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest}"
+    return f"{key}: a whole number {bounds} is expected"
 
 
 def check_overlay(overlay: object) -> None:

@@ -33,7 +33,6 @@ from penstock.deploy.checks import (
 from penstock.deploy.up.layout import Layout
 from penstock.deploy.up.overlay import check_overlay
 from penstock.deploy.up.topology import Topology, listeners
-from penstock.service.config import read_yaml
 
 
 def read_overlay(path: Path) -> dict[str, Any]:
@@ -42,6 +41,8 @@ def read_overlay(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: The file is not there, no YAML, or sets what is not the user's to set.
     """
+    from penstock.service.config import read_yaml  # with pydantic, 6 MiB that few launches need
+
     document = read_yaml(path)
     try:
         check_overlay(document)

@@ -16,6 +16,7 @@ from typing import Final
 
 import grpc
 
+from penstock.base.sockets import split_host_port
 from penstock.logd.api.operations import Document
 from penstock.logd.cluster.cursors import ClusterCursors
 from penstock.logd.cluster.streams import ClusterStreams
@@ -30,7 +31,6 @@ from penstock.logd.security.authorizer import Authorizer
 from penstock.logd.security.principal import Principal, current_caller
 from penstock.logd.stream_options import split_settings
 from penstock.logd.wire import logd_liftbridge_pb2 as wire
-from penstock.service.config import split_host_port
 
 
 class AdminService:

@@ -9,6 +9,7 @@ from grpc_health.v1.health import aio as health
 from prometheus_client.core import Metric
 
 from penstock.base.clock import Clock
+from penstock.base.sockets import split_host_port
 from penstock.logd.cluster.engine import ClusterEngine
 from penstock.logd.liftbridge.admin import AdminService, CursorService, MetadataService
 from penstock.logd.liftbridge.auth import AuthInterceptor, GrpcListener
@@ -22,7 +23,6 @@ from penstock.logd.nats.connect import NatsAccess
 from penstock.logd.net.byte_semaphore import ByteSemaphore
 from penstock.logd.net.listener import HANDSHAKE_S
 from penstock.service import UnavailableError
-from penstock.service.config import split_host_port
 
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 

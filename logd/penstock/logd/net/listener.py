@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from penstock.base.sockets import split_host_port
 from penstock.logd.net.channel import (
     SHUTDOWN_S,
     Channel,
@@ -18,7 +19,6 @@ from penstock.logd.net.channel import (
 )
 from penstock.logd.security.tls import TlsSource
 from penstock.service import UnavailableError
-from penstock.service.config import split_host_port
 
 HANDSHAKE_S: Final = 10.0
 """Seconds a TLS handshake may take."""

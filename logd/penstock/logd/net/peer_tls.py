@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.base.sockets import split_host_port
 from penstock.logd.errors import RefusedError
 from penstock.logd.net.channel import Channel
 from penstock.logd.net.listener import dial
@@ -13,7 +14,6 @@ from penstock.logd.net.peer_wire import UNACKED_S, Kind, encode_frame, receive_f
 from penstock.logd.security.principal import UnauthenticatedError, names_of
 from penstock.logd.security.tls import CertificateFiles, TlsSource
 from penstock.logd.wire.logd_peer_pb2 import Purpose
-from penstock.service.config import split_host_port
 
 
 class PeerTls(Struct, frozen=True, kw_only=True):

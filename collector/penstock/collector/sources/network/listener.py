@@ -21,7 +21,7 @@ from typing import Any, Final
 import structlog
 from typing_extensions import override
 
-from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
+from penstock.base.sockets import ACCEPT_AT_ONCE, join_host_port, split_host_port, widen_backlog
 from penstock.collector.descriptors import Descriptors
 from penstock.collector.limits import (
     DATAGRAM_BUFFER_BYTES,
@@ -31,7 +31,6 @@ from penstock.collector.limits import (
     UNREAD_ANSWER_S,
 )
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.config import join_host_port, split_host_port
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Note = Callable[[str, int], None]

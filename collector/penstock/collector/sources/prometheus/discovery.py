@@ -20,13 +20,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import yaml
 from pydantic import Field, model_validator
 
+from penstock.base.sockets import split_host_port
 from penstock.collector.errors import RemoteProtocolError
 from penstock.collector.limits import MIB
 from penstock.collector.sources.prometheus.relabel import Labels, Rule
 from penstock.collector.sources.prometheus.srv_records import srv_records
 from penstock.collector.sources.settings import Section
 from penstock.service import HostPort
-from penstock.service.config import split_host_port
 
 _FILE_BYTES_MAX: Final = 4 * MIB
 _FILES_MAX: Final = 1000
