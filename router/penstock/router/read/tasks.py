@@ -42,13 +42,18 @@ class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped h
 
     Attributes:
         span: Records of a partition.
-        max_bytes: Maximum bytes of memory that they may take; None: unlimited.
+        size: Bytes of memory that they are expected to take; None: nobody looked.
     """
 
-    def __init__(self, span: Span, max_bytes: int | None = None) -> None:
+    def __init__(self, span: Span, size: int | None = None) -> None:
         super().__init__(span)
         self.span = span
-        self.max_bytes = max_bytes
+        self.size = size
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Maximum bytes of memory that they may take; None: unlimited."""
+        return None if self.size is None else bytes_allowed(self.size)
 
 
 class LostPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
@@ -102,7 +107,7 @@ def plan(
         lost = [LostPartition(_length(spans) - _length(kept))]
     if noted is not None:
         sized = dict(_as_noted(noted, spans, readable))
-        return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
+        return [*lost, *(LogPartition(it, size) for it, size in sized.items())]
     chunks = sizes.divide(log, kept, whole=options.whole_partitions)
     if not options.whole_partitions:
         chunks = split(chunks, options.min_partitions)
@@ -114,7 +119,7 @@ def plan(
         ends, sum(sized.values()), sizes.measures, sizes.largest(kept), tuple(tasks)
     )
     planned.write(options.plan_in)
-    return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
+    return [*lost, *(LogPartition(it, size) for it, size in sized.items())]
 
 
 def _as_noted(
