@@ -280,6 +280,11 @@ def test_workers_are_forked_by_the_routers_own_daemon_where_the_driver_runs_task
     assert session_settings("x", chosen, tmp_path)[daemon] == "pyspark.daemon"
 
 
+def test_java_gives_memory_of_malloc_back(tmp_path: Path) -> None:
+    settings = session_settings("x", Spark(), tmp_path)
+    assert '"-XX:TrimNativeHeapInterval=60000"' in settings["spark.driver.extraJavaOptions"]
+
+
 def test_java_writes_no_figures_of_its_own(tmp_path: Path) -> None:
     settings = session_settings("x", Spark(), tmp_path)
     assert '"-XX:-UsePerfData"' in settings["spark.driver.extraJavaOptions"]

@@ -183,6 +183,10 @@ busy job collects its whole heap four times as often."""
 _NO_COUNTERS: Final = "-XX:-UsePerfData"
 """Else Java wakes twenty times a second, for figures in a file that only `jstat` reads."""
 
+_MALLOC_GIVEN_BACK: Final = "-XX:TrimNativeHeapInterval=60000"
+"""Each minute Java gives back what malloc keeps of its compiler's memory, 6 MB in a job at rest.
+Java before 17.0.9 passes over it, as Spark has it do with options that it does not know."""
+
 _YOUNG: Final = "-XX:NewRatio=4"
 """A fifth of the heap is for new objects: a job at rest keeps 21 MB less than with Java's third."""
 
@@ -661,6 +665,7 @@ def session_settings(
             f"-Xms{_HEAP_AT_START}",
             *_HEAP_GIVEN_BACK,
             _YOUNG,
+            _MALLOC_GIVEN_BACK,
             _NO_COUNTERS,
             "-XX:+ExitOnOutOfMemoryError",
             *jvm_options,
