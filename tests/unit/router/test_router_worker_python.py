@@ -34,3 +34,10 @@ def test_they_have_the_drivers_modules(tmp_path: Path) -> None:
 def test_where_no_program_may_run_it_is_the_driver_itself(tmp_path: Path) -> None:
     missing = "/no/such/python"  # fails, as where none may run
     assert worker_python(tmp_path, python=missing) == missing
+
+
+def test_who_plans_batches_does_without_arrows_functions() -> None:
+    prints = "import sys, penstock.router.read.source; print('pyarrow.compute' in sys.modules)"
+    command = [sys.executable, "-P", "-c", prints]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == "False\n"

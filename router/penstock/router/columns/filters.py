@@ -16,12 +16,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.router.errors import BadOptionError
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")  # who plans batches has no rows to compute with
 
 Value = str | int | float | bool
 Comparison = Literal["=", "<=>", "<", "<=", ">", ">=", "in", "null", "starts", "ends", "contains"]
@@ -163,25 +168,18 @@ def _conjuncts(condition: Filter | None) -> Sequence[Filter]:
 
 ColumnOf = Callable[[str], pa.Array]
 
-_COMPARE: Final[dict[str, Callable[[Any, Any], pa.Array]]] = {
-    "=": pc.equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
+_COMPARE: Final = {
+    "=": "equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
 }
-_OF_NAN: Final[dict[str, Callable[[pa.Array], pa.Array]]] = {
-    "=": lambda is_nan: is_nan,
-    "<": pc.invert,
-    "<=": lambda is_nan: pc.or_(is_nan, pc.invert(is_nan)),
-    ">": lambda is_nan: pc.and_(is_nan, pc.invert(is_nan)),
-    ">=": lambda is_nan: is_nan,
-}
-"""Comparisons with NaN, by which values are it; null stays null."""
-_MATCH: Final[dict[str, Callable[..., pa.Array]]] = {
-    "starts": pc.starts_with,
-    "ends": pc.ends_with,
-    "contains": pc.match_substring,
+"""Arrow's functions, by name; so are those of `_MATCH`."""
+_MATCH: Final = {
+    "starts": "starts_with",
+    "ends": "ends_with",
+    "contains": "match_substring",
 }
 
 
@@ -217,7 +215,7 @@ def _tested(test: Test, values: pa.Array) -> pa.Array:
         return pc.if_else(pc.is_null(values), None, found)
     (value,) = _plain(test)
     if test.how in _MATCH:
-        return _MATCH[test.how](values, value)
+        return getattr(pc, _MATCH[test.how])(values, value)
     # A whole number may lie outside of the column's type; Arrow then compares in a wider one.
     scalar = pa.scalar(value, values.type) if pa.types.is_timestamp(values.type) else value
     if test.how == "<=>":
@@ -227,13 +225,23 @@ def _tested(test: Test, values: pa.Array) -> pa.Array:
 
 def _compared(how: str, values: pa.Array, scalar: Any) -> pa.Array:
     """Compare as Spark does, to which NaN is equal to itself and above all other numbers."""
-    found = _COMPARE[how](values, scalar)
+    found = getattr(pc, _COMPARE[how])(values, scalar)
     if not pa.types.is_floating(values.type):
         return found
     is_nan = pc.is_nan(values)
     if isinstance(scalar, float) and math.isnan(scalar):
-        return _OF_NAN[how](is_nan)
+        return _compared_with_nan(how, is_nan)
     return pc.or_(found, is_nan) if how in (">", ">=") else found
+
+
+def _compared_with_nan(how: str, is_nan: pa.Array) -> pa.Array:
+    """Compare with NaN, by which values are it; null stays null."""
+    if how in ("=", ">="):
+        return is_nan
+    others = pc.invert(is_nan)
+    if how == "<":
+        return others
+    return pc.or_(is_nan, others) if how == "<=" else pc.and_(is_nan, others)
 
 
 def _plain(test: Test) -> list[Any]:

@@ -27,12 +27,17 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.router.errors import RepeatedRowError
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")  # who plans batches has no rows to compute with
 
 PASSTHROUGH: Final = "_passthrough"
 """The column; a value holds the rows from there to the next one."""

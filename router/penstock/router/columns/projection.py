@@ -2,17 +2,22 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.router.columns.decode import ARROW_TYPES, Decoder, JsonField, Rows
 from penstock.router.columns.filters import Filter, Joined, Test, both, columns_of, passing
 from penstock.router.columns.passthrough import pack, pack_lost
 from penstock.router.columns.schema import KINDS, MARKS, RAW_KIND, Column, View
 from penstock.router.columns.spec_versions import SpecVersions
 from penstock.router.read.offsets import Span
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")  # who plans batches has no rows to compute with
 
 _US: Final = pa.timestamp("us", tz="UTC")
 _TIME_FIELD: Final = JsonField("time_unix_nano", "long", ("time_unix_nano",))

@@ -2,17 +2,22 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.base.lazy_module import LazyModule
 from penstock.logd.client import decoded_size, slice_rows
 from penstock.logd.errors import CorruptError
 from penstock.logd.format.batch import SCHEMA, decode_body
 from penstock.logd.format.frame import FrameHeader
 from penstock.router.errors import LargerThanPlannedError
 from penstock.router.read.offsets import Span
+
+if TYPE_CHECKING:
+    import pyarrow.compute as pc
+else:
+    pc = LazyModule("pyarrow.compute")  # who plans batches has no rows to compute with
 
 LOG_SCHEMA: Final = SCHEMA.remove(0).insert(0, pa.field("offset", pa.int64()))
 """Schema of records as they are read: the log's columns, the first one with absolute offsets."""

@@ -24,6 +24,7 @@ _IMPORTED: Final = (
     "penstock.router.sinks.parquet.writer",
     "penstock.router.spark.task_runs",
     "penstock.router.streaming.log_tasks",
+    "pyarrow.compute",
     "pyarrow.parquet",
 )
 
