@@ -4,6 +4,7 @@ Tests that need one skip where it cannot be had, saying why.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from tests.support.debian import one_at_a_time
 
 _KUBERNETES: Final = "kubernetes-validate==1.37.0"  # 107 MB
 _COMPOSE: Final = "check-jsonschema==0.39.0"
@@ -61,9 +64,15 @@ def _said(package: str, check: str, document: Any) -> list[str]:
 
 def _installed(package: str) -> Path:
     place = _WORK / package.replace("==", "-")
-    if place.exists():
-        return place
+    with one_at_a_time(place) as is_missing:
+        if is_missing:
+            _install(package, place)
+    return place
+
+
+def _install(package: str, place: Path) -> None:
     unfinished = place.with_name(f"{place.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
          "--no-compile", "--target", str(unfinished), package],
@@ -72,4 +81,3 @@ def _installed(package: str) -> Path:
     if done.returncode:
         pytest.skip(f"{package} cannot be had: {(done.stderr.splitlines() or ['?'])[-1]}")
     unfinished.replace(place)
-    return place
