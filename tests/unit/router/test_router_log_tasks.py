@@ -73,7 +73,7 @@ class Tasks:
         self._task: Callable[[Any], Any] = bool
 
     def parallelize(self, parts: Sequence[Any], count: int) -> Self:
-        assert count in (1, len(parts)), "a task for each, or one for all"
+        assert len(parts) == count, "a task for each"
         self._parts, self.count = parts, count
         return self
 
@@ -101,16 +101,13 @@ def test_each_task_of_a_batch_reads_its_part_and_says_what_is_lost() -> None:
     log = RecordLog(Readable(0, 40), lost=1)
     tasks = LogTasks(reader_of(log, ["offset"], minPartitions="2"), spark)
     start, end = Offsets({LOGS: 10}, LIFE), Offsets({LOGS: 30}, LIFE)
-    found = tasks.run(offsets_of, start, end, waits=False)
-    assert found == [([*range(10, 20)], 1), ([*range(20, 30)], 1)]
-    assert spark.count == 2
+    assert tasks.run(offsets_of, start, end) == [([*range(10, 20)], 1), ([*range(20, 30)], 1)]
 
 
 def test_what_is_gone_of_a_batch_is_told_and_the_rest_read() -> None:
     spark: Any = Tasks()
     reader = reader_of(RecordLog(Readable(14, 40)), ["offset"], failOnDataLoss="false")
-    start, end = Offsets({LOGS: 10}, LIFE), Offsets({LOGS: 20})
-    found = LogTasks(reader, spark).run(offsets_of, start, end, waits=False)
+    found = LogTasks(reader, spark).run(offsets_of, Offsets({LOGS: 10}, LIFE), Offsets({LOGS: 20}))
     assert sorted(found) == [([], 4), ([*range(14, 20)], 0)]
 
 
@@ -120,46 +117,8 @@ def test_a_batch_without_records_is_one_task_that_reads_nothing() -> None:
         LogTasks(reader_of(RecordLog(Readable(0, 9)), ["offset"]), spark),
         Offsets({LOGS: 9}),
     )
-    assert tasks.run(offsets_of, here, here, waits=False) == [([], 0)]
+    assert tasks.run(offsets_of, here, here) == [([], 0)]
     assert spark.count == 1
-
-
-@pytest.mark.parametrize(
-    ("record_bytes", "waits", "options", "tasks"),
-    [
-        (104_857, False, {}, 1),
-        (104_858, False, {}, 2),  # a byte more than 2 MiB
-        (100, True, {}, 2),
-        (100, False, {"minPartitions": "2"}, 2),
-    ],
-)
-def test_partitions_of_a_small_batch_share_a_task_that_waits_for_no_destination(
-    tmp_path: Path, record_bytes: int, waits: bool, options: dict[str, str], tasks: int
-) -> None:
-    spark: Any = Tasks()
-    log = RecordLog(Readable(0, 10))
-    log.partitions, log.sizes = 2, {"logs": record_bytes}
-    planned = {"planIn": str(tmp_path / "plan"), "maxBytesPerTrigger": "10000000"}
-    reader = reader_of(log, ["offset"], **planned, **options)
-    ends = {StreamPartition("logs", it): 10 for it in range(2)}
-    start, end = Offsets(dict.fromkeys(ends, 0), LIFE), Offsets(ends, LIFE)
-    assert LogTasks(reader, spark).run(_count, start, end, waits=waits) == [10, 10]
-    assert spark.count == tasks
-
-
-def test_partitions_of_a_batch_whose_size_nobody_knows_have_a_task_each() -> None:
-    spark: Any = Tasks()
-    log = RecordLog(Readable(0, 10))
-    log.partitions = 2
-    ends = {StreamPartition("logs", it): 10 for it in range(2)}
-    start, end = Offsets(dict.fromkeys(ends, 0), LIFE), Offsets(ends, LIFE)
-    found = LogTasks(reader_of(log, ["offset"]), spark).run(_count, start, end, waits=False)
-    assert found == [10, 10]
-    assert spark.count == 2
-
-
-def _count(rows: TaskRows) -> int:
-    return sum(batch.num_rows for batch in rows)
 
 
 class Read:
@@ -249,7 +208,7 @@ def test_sinks_that_share_a_task_get_their_part_of_it_and_one_that_fails_fails_a
     reader = reader_of(RecordLog(Readable(0, 8), lost=2), columns)
     spark: Any = Tasks()
     ((first, failed, third),) = LogTasks(reader, spark).run(
-        task, Offsets({LOGS: 0}), Offsets({LOGS: 8}, LIFE), waits=False
+        task, Offsets({LOGS: 0}), Offsets({LOGS: 8}, LIFE)
     )
     assert isinstance(first, TaskResult)
     assert isinstance(third, TaskResult)

@@ -219,11 +219,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         kept = {"_options": self._options, "_shape": self._shape}
         return kept | {"_open_log": self._open_log}
 
-    @property
-    def min_partitions(self) -> int:
-        """Number of tasks that a batch is divided into at least."""
-        return self._options.min_partitions
-
     @override
     def initialOffset(self) -> dict[str, Any]:
         state = self._log.state(self._options.subscription)

@@ -42,18 +42,13 @@ class LogPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped h
 
     Attributes:
         span: Records of a partition.
-        size: Bytes of memory that they are expected to take; None: nobody looked.
+        max_bytes: Maximum bytes of memory that they may take; None: unlimited.
     """
 
-    def __init__(self, span: Span, size: int | None = None) -> None:
+    def __init__(self, span: Span, max_bytes: int | None = None) -> None:
         super().__init__(span)
         self.span = span
-        self.size = size
-
-    @property
-    def max_bytes(self) -> int | None:
-        """Maximum bytes of memory that they may take; None: unlimited."""
-        return None if self.size is None else bytes_allowed(self.size)
+        self.max_bytes = max_bytes
 
 
 class LostPartition(InputPartition):  # type: ignore[misc] # pyspark is untyped here
@@ -107,7 +102,7 @@ def plan(
         lost = [LostPartition(_length(spans) - _length(kept))]
     if noted is not None:
         sized = dict(_as_noted(noted, spans, readable))
-        return [*lost, *(LogPartition(it, size) for it, size in sized.items())]
+        return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
     chunks = sizes.divide(log, kept, whole=options.whole_partitions)
     if not options.whole_partitions:
         chunks = split(chunks, options.min_partitions)
@@ -119,7 +114,7 @@ def plan(
         ends, sum(sized.values()), sizes.measures, sizes.largest(kept), tuple(tasks)
     )
     planned.write(options.plan_in)
-    return [*lost, *(LogPartition(it, size) for it, size in sized.items())]
+    return [*lost, *(LogPartition(it, bytes_allowed(size)) for it, size in sized.items())]
 
 
 def _as_noted(

@@ -62,11 +62,7 @@ def run_in_tasks(
 
 
 def run_for_each(
-    context: SparkContext,
-    parts: Sequence[_Part],
-    task: Callable[[_Part], _T],
-    *,
-    at_once: bool = True,
+    context: SparkContext, parts: Sequence[_Part], task: Callable[[_Part], _T]
 ) -> list[_T]:
     """Run `task` in a task of Spark for each of the parts; results come in the parts' order.
 
@@ -76,14 +72,11 @@ def run_for_each(
         context: Spark's.
         parts: Can be pickled.
         task: As in `run_in_tasks`.
-        at_once: Whether parts may run at the same time; else one task of Spark has all of them,
-            one after the other.
 
     Raises:
         py4j.protocol.Py4JJavaError: A task failed.
     """
-    count = len(parts) if at_once else 1
-    returned: list[_T] = context.parallelize(parts, count).map(task).collect()
+    returned: list[_T] = context.parallelize(parts, len(parts)).map(task).collect()
     return returned
 
 

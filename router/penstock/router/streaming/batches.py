@@ -568,8 +568,7 @@ class SinkBatches:
             assert self.routed.route is not None, "else Spark decides"
             delivery = TaskDelivery(self.routed.route, tuple(self.columns), part)
             start, end = self.span(number)
-            deliver, waits = DeliverTask(delivery), self.publishes
-            return self._made(lambda: tasks.run(deliver, start, end, waits=waits), number)
+            return self._made(lambda: tasks.run(DeliverTask(delivery), start, end), number)
         task = RouteTask(self.routed.unpacking, part)
         return self._made(lambda: run_in_tasks(frame, task, self.tasks_dir), number)
 

@@ -259,9 +259,7 @@ class Group:
                 route = routes.routes[name]
                 assert route is not None, "else Spark decides"
                 deliveries.append(TaskDelivery(route, routes.columns[name], its))
-            task = SharedDeliverTask(tuple(deliveries))
-            waits = any(part.sink.publishes for part in taking)
-            return tasks.run(task, *self._leader.span(number), waits=waits)
+            return tasks.run(SharedDeliverTask(tuple(deliveries)), *self._leader.span(number))
         columns = tuple(routes.columns[name] for name in parts)
         by_verdict = {routes.verdicts[name]: its for name, its in parts.items()}
         return run_in_tasks(frame, SharedTask(routes.schema, columns, by_verdict), self._directory)

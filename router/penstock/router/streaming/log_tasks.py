@@ -4,23 +4,18 @@ Where one route takes every record to a sink, Spark has nothing to decide. The q
 batches as ever; but no row of the log goes through the JVM, and what reads it is what writes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from pyspark import SparkContext
 
 from penstock.router.read.offsets import Offsets
 from penstock.router.read.source import LogStreamReader
-from penstock.router.read.tasks import LogPartition, LostPartition, Task, TaskRows
+from penstock.router.read.tasks import LostPartition, Task, TaskRows
 from penstock.router.spark.task_runs import run_for_each
 
 _T = TypeVar("_T")
-
-_SMALL_BYTES: Final = 2 * 1024 * 1024
-"""One Python worker writes so many bytes of records, 6,000 of 300 bytes, to files in 60 ms. A
-second one would be forked for what a batch has of another stream, and take 14 MiB for as long as
-batches come."""
 
 
 class LogTasks:
@@ -35,9 +30,7 @@ class LogTasks:
         self._reader = reader
         self._context = context
 
-    def run(
-        self, task: Callable[[TaskRows], _T], start: Offsets, end: Offsets, *, waits: bool
-    ) -> list[_T]:
+    def run(self, task: Callable[[TaskRows], _T], start: Offsets, end: Offsets) -> list[_T]:
         """Run `task` once for each task of a batch; results come in the order of the log.
 
         A run may fail, and another one take its place; results are those of one run of each task.
@@ -46,8 +39,6 @@ class LogTasks:
             task: Can be pickled, as what it returns can.
             start: Position before the batch.
             end: Position behind it.
-            waits: Whether tasks wait for a destination, which they do at the same time in a small
-                batch, too.
 
         Raises:
             penstock.router.errors.DataLossError: Records are gone, and that is not accepted.
@@ -56,19 +47,11 @@ class LogTasks:
         """
         parts = self._reader.partitions(start.to_json(), end.to_json())
         run = partial(_run, self._reader, task)
-        at_once = waits or self._reader.min_partitions > 1 or not _is_small(parts)
-        return run_for_each(self._context, parts or [LostPartition(0)], run, at_once=at_once)
+        return run_for_each(self._context, parts or [LostPartition(0)], run)
 
     def close(self) -> None:
         """Close the connection to logd."""
         self._reader.stop()
-
-
-def _is_small(parts: Sequence[Task]) -> bool:
-    """Return whether a batch has few bytes; one of which nobody knows may have many."""
-    sizes = [part.size for part in parts if isinstance(part, LogPartition)]
-    known = [size for size in sizes if size is not None]
-    return len(known) == len(sizes) and sum(known) <= _SMALL_BYTES
 
 
 def _run(reader: LogStreamReader, task: Callable[[TaskRows], _T], part: Task) -> _T:
