@@ -192,7 +192,7 @@ def test_a_leader_whose_disk_is_full_is_replaced_until_there_is_space(tmp_path: 
     """18: it acks nothing that it could not write; afterwards it has everything again."""
     disk = tmp_path / "a" / "data"
     disk.parent.mkdir()
-    with small_file_system(disk, "160m"), faulty_cluster(tmp_path) as ring:
+    with small_file_system(disk, "160m"), faulty_cluster(tmp_path, min_free_bytes=0) as ring:
         streams = ["full-0", "full-1", "full-2"]
         for stream in streams:
             ring.cluster.create(stream, f"soak.{stream}.>")
