@@ -207,7 +207,7 @@ def test_a_token_is_checked_when_it_is_entered_and_the_page_says_what_it_allows(
 
 
 def test_facts_of_a_stream_are_live(seen: Watched, shop: Shop) -> None:
-    """Of the one that is the busiest anyway: its growth is remembered for other tests."""
+    """The stream is the busiest one: the console remembers its growth in other tests."""
     page = seen.page
     page.goto(f"http://{shop.address}/#/streams")
     page.locator("button.link", has_text="logs").click()

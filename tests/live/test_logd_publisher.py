@@ -291,7 +291,7 @@ def frozen(server: NatsServer) -> Iterator[None]:
 
 
 LARGE = bytes(900_000)
-"""As many of these as there are below are more than buffers take."""
+"""A message; the tests below send more of them than the buffers take."""
 
 
 async def test_a_server_that_takes_nothing_is_unavailable(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_a_stopped_part_said_last_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_launch_goes_on_where_its_output_cannot_be_written(tmp_path: Path) -> None:
-    """As on a full disk, or after the terminal has gone."""
+    """Output cannot be written on a full disk, or after the terminal has gone."""
     for live in (False, True):
         disk = FullDisk()
         console = Console(file=disk, force_terminal=live)

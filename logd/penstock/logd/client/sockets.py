@@ -19,8 +19,8 @@ Answer = TypeVar("Answer")
 class SocketPool:
     """Makes calls, each to its end. Not for use by several threads at once.
 
-    A forked child opens connections of its own: on those of its parent each would read the other's
-    answers.
+    A forked child opens new connections. On its parent's connections each of the two processes
+    would read answers to the other's requests.
 
     Args:
         router: Says whom to ask.

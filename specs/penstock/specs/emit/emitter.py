@@ -58,9 +58,9 @@ _RELEASE_MS: Final = 1000
 """Pause between looks at what was folded."""
 _LOGGER: Final = logging.getLogger("penstock.specs")
 _EMITTERS: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
-"""Those in use, which are flushed when the process ends."""
+"""Emitters in use, which are flushed when the process ends."""
 _ALL: "weakref.WeakSet[Emitter]" = weakref.WeakSet()
-"""Those that were closed, too: a forked child that uses one is a sender of its own."""
+"""All emitters, closed ones included: each has another sender id in a forked child."""
 
 MakeLink = Callable[[str, bytes], Link]
 """Makes the way out of a process: of the sender's id and the resource as JSON."""

@@ -304,10 +304,10 @@ class SpillFile:
         return entry is not None
 
     def take(self, *, records_max: int, bytes_max: int) -> Sequence[Held]:
-        """The next batch; that it is on its way is in the file before it is sent.
+        """Return the next batch; the file says that it is on its way before it is sent.
 
-        A file that cannot say so gets another name. Who adopts it would send other records under a
-        sequence that the collector knows, and they would be lost; another sender's are not.
+        A file that cannot say so gets another sender's name. A process that adopts it would else
+        send other records under a sequence that the collector knows, and they would be lost.
         """
         taken, entry = self.spill.send(records_max=records_max, bytes_max=bytes_max)
         self._append(entry)
@@ -329,7 +329,7 @@ class SpillFile:
 
         After a failure the file says less than the state, so it is made again, for which there may
         be room: nothing settled is in it. If not, the next entry tries again. Until then the file
-        keeps what it has; the part of an entry at its end is cut off by whoever adopts it.
+        keeps what it has. A process that adopts it cuts off the part of an entry at its end.
         """
         self.written += 1
         appends = self._descriptor >= 0 and not self._is_behind
@@ -343,7 +343,7 @@ class SpillFile:
         except OSError:
             self.failures += 1
             if appends:
-                self._make_anew()
+                self._replace_file()
 
     def _shrink(self) -> None:
         """Rewrite a journal that is mostly settled, once it has grown.
@@ -397,7 +397,7 @@ class SpillFile:
         else:
             self.failures += 1
             self._in_file = self.synced
-            self._make_anew()
+            self._replace_file()
 
     def remove(self) -> None:
         """Delete it; nothing in it is unsettled."""
@@ -421,7 +421,7 @@ class SpillFile:
             os.close(self._syncing)
         self._syncing = -1
 
-    def _make_anew(self) -> None:
+    def _replace_file(self) -> None:
         """Put another in the file's place; the file stays, behind, where there is no room."""
         try:
             self._create()
