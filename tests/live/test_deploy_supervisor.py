@@ -207,6 +207,31 @@ def test_a_program_that_cannot_be_started_ends_the_launch(tmp_path: Path) -> Non
     assert "No such file" in log.read_text()
 
 
+def test_a_part_whose_answer_cannot_be_read_is_asked_again(tmp_path: Path) -> None:
+    seen: list[Effect] = []
+    answers = iter(["no", "nor this", "ready"])
+
+    async def is_up() -> bool:
+        if (answer := next(answers)) != "ready":
+            raise KeyError(answer)
+        return True
+
+    async def main() -> None:
+        def report(effect: Effect) -> None:
+            seen.append(effect)
+            if isinstance(effect, AllReady):
+                supervisor.stop()
+
+        command = (sys.executable, "-c", PARENT_OF_ONE, str(tmp_path / "part.ids"))
+        part = Part(PartPlan("part"), command, tmp_path / "part.log", is_ready=is_up)
+        supervisor = Supervisor([part], ["part"], clock=SystemClock(), report=report)
+        await supervisor.run()
+
+    asyncio.run(main())
+    assert AllReady() in seen
+    assert next(answers, None) is None
+
+
 @contextmanager
 def _launcher(
     directory: Path, code: str = LAUNCHER, output: int = subprocess.DEVNULL

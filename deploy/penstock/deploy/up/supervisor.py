@@ -231,8 +231,15 @@ class Supervisor:
         self._unwatch(name)
 
         async def ask() -> None:
-            while not await check():  # noqa: ASYNC110 - another process, which cannot set an Event
-                await asyncio.sleep(_PROBE_S)
+            told = ""
+            while True:
+                try:
+                    if await check():
+                        break
+                except Exception as error:  # noqa: BLE001 - one part's answer must not end all
+                    if told != (told := repr(error)):
+                        self._log.error("cannot be asked", part=name, reason=told)
+                await asyncio.sleep(_PROBE_S)  # another process, which cannot set an Event
             self._events.put_nowait(event)
 
         self._watches[name] = tasks.create_task(ask())
