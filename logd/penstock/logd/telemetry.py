@@ -29,7 +29,7 @@ from penstock.logd.cluster.streams import damaged_ranges
 from penstock.logd.gap_report import describe_gaps, gap_metrics, gap_reasons
 from penstock.logd.intake.admission import ByteBudget
 from penstock.logd.listeners import Listeners
-from penstock.logd.metrics import family, value_of
+from penstock.logd.metrics import family, labeled_family, value_of
 from penstock.logd.nats.jetstream_hints import JetStreamHints
 from penstock.logd.nats.link import NatsLink
 from penstock.logd.partition.acks import AckSender
@@ -229,42 +229,55 @@ def _compaction(partition: Partition) -> dict[str, int]:
     }
 
 
+def most_telling(partitions: list[Partition], short: set[Partition], most: int) -> list[Partition]:
+    """Some of the partitions, in the order in which they came.
+
+    Those in trouble are chosen first, so that every alert finds its series, then those with most
+    records since the start. A scrape calls it, so little is done about each of thousands.
+
+    Args:
+        partitions: All that are open.
+        short: Those with fewer replicas in sync than they are to have.
+        most: Number of partitions to choose.
+    """
+
+    def is_in_trouble(partition: Partition) -> bool:
+        intake = partition.intake
+        return bool(
+            partition.failure
+            or partition in short
+            or any(intake.counts.refused.values())
+            or partition.publish_queue.lost
+            or intake.dedup.lost_until_ns
+            or partition.compaction_scheduler.counts.failures
+            or (partition.log.damages.ranges and damaged_ranges(partition))
+        )
+
+    ranked = sorted(partitions, key=lambda it: it.intake.counts.received, reverse=True)
+    ranked.sort(key=is_in_trouble, reverse=True)
+    chosen = set(ranked[:most])
+    return [partition for partition in partitions if partition in chosen]
+
+
 class _Shown:
     """The partitions that have series: all of them, or those where something is to be seen.
 
-    A partition has 2 KB of series, which thousands of idle streams are not worth. Those in trouble
-    come first, so that every alert finds its series, then those with most records since the start.
+    A partition has 2 KB of series, which thousands of idle streams are not worth.
 
     Attributes:
+        open: Number of partitions that are open here.
         left_out: Number of partitions that are left out.
     """
 
     def __init__(self, engine: ClusterEngine, most: int) -> None:
         self.partitions = engine.partitions()
         self.offline_partitions = engine.offline_partition()
-        count = len(self.partitions) + len(self.offline_partitions)
-        self.left_out = max(0, count - most)
-        if not self.left_out:
-            return
-        short = engine.under_replicated()
-
-        def rank(partition: Partition) -> tuple[bool, int]:
-            counts = partition.intake.counts
-            is_in_trouble = bool(
-                partition.failure
-                or partition.label in short
-                or counts.refused.total()
-                or partition.publish_queue.lost
-                or partition.intake.dedup.lost_until_ns
-                or partition.compaction_scheduler.counts.failures
-                or damaged_ranges(partition)
-            )
-            return is_in_trouble, counts.received
-
-        self.offline_partitions = self.offline_partitions[:most]
-        ranked = sorted(self.partitions, key=rank, reverse=True)
-        chosen = set(ranked[: most - len(self.offline_partitions)])
-        self.partitions = [partition for partition in self.partitions if partition in chosen]
+        self.open = len(self.partitions)
+        self.left_out = max(0, self.open + len(self.offline_partitions) - most)
+        if self.left_out:
+            self.offline_partitions = self.offline_partitions[:most]
+            left = most - len(self.offline_partitions)
+            self.partitions = most_telling(self.partitions, engine.under_replicated(), left)
 
 
 class _Scrape(Collector):
@@ -277,7 +290,7 @@ class _Scrape(Collector):
         shown = _Shown(engine, self._telemetry.max_metrics_streams)
         yield from _stream_metrics(shown.partitions, shown.offline_partitions)
         yield value_of("streams_without_series", shown.left_out)
-        yield from _process_metrics(self._telemetry)
+        yield from _process_metrics(self._telemetry, shown.open)
         yield from _disk_metrics(self._telemetry.data_dir)
         subscription_manager = engine.subscription_manager
         yield from gap_metrics(subscription_manager.gaps, subscription_manager.now())
@@ -327,10 +340,12 @@ def _stream_metrics(
     partitions: list[Partition], offline_partitions: list[OfflinePartition]
 ) -> Iterable["Metric"]:
     streams: list[Partition | OfflinePartition] = [*partitions, *offline_partitions]
+    labels = [{"stream": it.label} for it in streams]
     for name, of_stream in _OF_STREAM.items():
-        yield family(name, [((it.label,), of_stream(it)) for it in streams])
+        yield labeled_family(name, zip(labels, map(of_stream, streams), strict=True))
+    open_labels = labels[: len(partitions)]
     for name, of_partition in _OF_PARTITION.items():
-        yield family(name, [((it.label,), of_partition(it)) for it in partitions])
+        yield labeled_family(name, zip(open_labels, map(of_partition, partitions), strict=True))
     refused = [
         ((it.label, nack.name.lower()), count)
         for it in streams
@@ -343,20 +358,22 @@ def _stream_metrics(
 def _dedup_metrics(partitions: list[Partition]) -> Iterable["Metric"]:
     entries, most, evicted = [], [], []
     for partition in partitions:
+        label = partition.label
         ids, producers = partition.intake.dedup.message_ids, partition.intake.dedup.producers
         for kind, table, limit in (
             ("ids", ids, ids.ids_max),
             ("producers", producers, producers.max_producers),
         ):
-            entries.append(((partition.label, kind), len(table)))
-            most.append(((partition.label, kind), limit))
-            evicted.append(((partition.label, kind), table.evicted))
-    yield family("dedup_entries", entries)
-    yield family("dedup_max_entries", most)
-    yield family("dedup_evicted", evicted)
+            labels = {"stream": label, "kind": kind}
+            entries.append((labels, len(table)))
+            most.append((labels, limit))
+            evicted.append((labels, table.evicted))
+    yield labeled_family("dedup_entries", entries)
+    yield labeled_family("dedup_max_entries", most)
+    yield labeled_family("dedup_evicted", evicted)
 
 
-def _process_metrics(telemetry: Telemetry) -> Iterable["Metric"]:
+def _process_metrics(telemetry: Telemetry, open_partitions: int) -> Iterable["Metric"]:
     engine, server, acks = telemetry.engine, telemetry.server, telemetry.acks
     links = {"data": telemetry.data_link, "acks": telemetry.ack_link}
     yield family("nats_connected", [((name,), it.connected) for name, it in links.items()])
@@ -388,7 +405,7 @@ def _process_metrics(telemetry: Telemetry) -> Iterable["Metric"]:
         ("nats_unproven", telemetry.data_link.unproven),
         ("intake_bytes", telemetry.budget.held),
         ("intake_max_bytes", telemetry.budget.bytes_max),
-        ("streams", len(engine.partitions())),
+        ("streams", open_partitions),
         ("max_streams", engine.max_streams),
     ):
         yield value_of(name, value)

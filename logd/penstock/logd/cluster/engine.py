@@ -53,7 +53,7 @@ from penstock.logd.metadata.records import Addresses, Group, StreamRecord
 from penstock.logd.metadata.state import ClusterState, Refused
 from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
-from penstock.logd.metrics import Samples, family, value_of
+from penstock.logd.metrics import LabeledSamples, family, labeled_family, value_of
 from penstock.logd.nats.protocol import NatsRefusedError
 from penstock.logd.net.peer_server import PeerServer
 from penstock.logd.net.peer_tls import PeerTls
@@ -231,6 +231,15 @@ def _unclean_elections(node: ClusterNode, replicas: list[ReplicaRunner]) -> dict
     return {label: count for label, count in counts.items() if count}
 
 
+def under_replicated(replicas: Iterable[ReplicaRunner], state: ClusterState) -> set[Partition]:
+    """The partitions of replicas that have fewer replicas in sync than they are to have."""
+    return {
+        replica.partition
+        for replica in replicas
+        if (found := state.partition(replica.place)) and len(found[1].isr) < len(found[1].replicas)
+    }
+
+
 def cluster_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable["Metric"]:
     yield from _node_metrics(node)
     yield from _peer_metrics(node)
@@ -262,25 +271,27 @@ def _peer_metrics(node: ClusterNode) -> Iterable["Metric"]:
 
 
 def _replica_metrics(node: ClusterNode, replicas: list[ReplicaRunner]) -> Iterable["Metric"]:
-    def of_each(value: Callable[[ReplicaRunner], float]) -> Samples:
-        return [((replica.partition.label,), value(replica)) for replica in replicas]
+    labeled = [({"stream": replica.partition.label}, replica) for replica in replicas]
 
-    yield family("cluster_leads", of_each(lambda it: it.leading))
-    yield family("cluster_leader_epoch", of_each(lambda it: it.epoch))
+    def of_each(value: Callable[[ReplicaRunner], float]) -> LabeledSamples:
+        return [(labels, value(replica)) for labels, replica in labeled]
+
+    yield labeled_family("cluster_leads", of_each(lambda it: it.leading))
+    yield labeled_family("cluster_leader_epoch", of_each(lambda it: it.epoch))
     ignored = of_each(lambda it: it.partition.publish_queue.ignored)
-    yield family("cluster_messages_ignored", ignored)
+    yield labeled_family("cluster_messages_ignored", ignored)
     undecided = of_each(lambda it: it.partition.publish_queue.undecided)
-    yield family("cluster_records_undecided", undecided)
+    yield labeled_family("cluster_records_undecided", undecided)
     known = [
-        ((replica.partition.label,), found)
-        for replica in replicas
+        (labels, *found)
+        for labels, replica in labeled
         if (found := node.group.state.partition(replica.place)) is not None
     ]
-    yield family("cluster_replicas", [(at, len(it.replicas)) for at, (_, it) in known])
-    yield family("cluster_in_sync_replicas", [(at, len(it.isr)) for at, (_, it) in known])
-    yield family("cluster_min_in_sync_replicas", [(at, it.min_isr) for at, (it, _) in known])
-    unclean = [(at, it.unclean_elections) for at, (_, it) in known]
-    yield family("cluster_unclean_elections", unclean)
+    yield labeled_family("cluster_replicas", [(at, len(it.replicas)) for at, _, it in known])
+    yield labeled_family("cluster_in_sync_replicas", [(at, len(it.isr)) for at, _, it in known])
+    yield labeled_family("cluster_min_in_sync_replicas", [(at, it.min_isr) for at, it, _ in known])
+    unclean = [(at, it.unclean_elections) for at, _, it in known]
+    yield labeled_family("cluster_unclean_elections", unclean)
     findings = [
         ((replica.partition.label, finding.name.lower()), count)
         for replica in replicas
@@ -471,17 +482,9 @@ class ClusterEngine:
         hosted = [replica for replica in self._replicas.hosted() if replica.partition in shown]
         return cluster_metrics(self._node, hosted)
 
-    def under_replicated(self) -> set[str]:
-        """Labels of the partitions with fewer replicas in sync than they are to have."""
-        found = {
-            replica.partition.label: self._node.group.state.partition(replica.place)
-            for replica in self._replicas.each()
-        }
-        return {
-            label
-            for label, known in found.items()
-            if known is not None and len(known[1].isr) < len(known[1].replicas)
-        }
+    def under_replicated(self) -> set[Partition]:
+        """The open partitions with fewer replicas in sync than they are to have."""
+        return under_replicated(self._replicas.each(), self._node.group.state)
 
     async def open(
         self, configured: Sequence[ConfiguredStream], addresses: Mapping[str, str]
