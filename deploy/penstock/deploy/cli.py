@@ -13,7 +13,14 @@ from typing_extensions import override
 from penstock.base.daemon_imports import daemon_imports
 from penstock.base.errors import UnavailableError
 from penstock.base.extras import MissingExtraError, extra_of, install_command
-from penstock.service.cli import POSITION, PenstockGroup, check_option, config_option
+from penstock.service.cli import (
+    POSITION,
+    FloatRange,
+    IntRange,
+    PenstockGroup,
+    check_option,
+    config_option,
+)
 
 # What `penstock --help` says of each part; the text stands here so that help imports none of them.
 PARTS: Mapping[str, str] = {
@@ -162,7 +169,7 @@ nats_option = click.option(
 
 ports_option = click.option(
     "--ports-from",
-    type=click.IntRange(1024, 65_436),
+    type=IntRange(1024, 65_436),
     metavar="PORT",
     help="Listen on PORT and the 99 ports after it, also at later starts in this directory.",
 )
@@ -172,7 +179,7 @@ def nodes_option(default: int) -> Callable[[click.decorators.FC], click.decorato
     """The option `--nodes`: how many logd run."""
     return click.option(
         "--nodes",
-        type=click.IntRange(1, 5),
+        type=IntRange(1, 5),
         default=default,
         show_default=True,
         help="How many logd to run; several form a cluster, with up to 3 copies of each stream.",
@@ -242,7 +249,7 @@ def up(*, detach: bool, **options: Any) -> None:
 )
 @click.option(
     "--seconds",
-    type=click.IntRange(1),
+    type=IntRange(1),
     default=60,
     show_default=True,
     help="How many seconds to collect.",
@@ -291,7 +298,7 @@ def demo(**options: Any) -> None:
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0),
+    type=FloatRange(0),
     default=0,
     metavar="SECONDS",
     help="Wait up to SECONDS until every part is healthy.",
@@ -325,7 +332,7 @@ def status(**options: Any) -> None:
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(0),
+    type=FloatRange(0),
     default=5,
     show_default=True,
     metavar="SECONDS",
@@ -393,7 +400,7 @@ def console(**options: Any) -> None:
 @click.option("--service", default="", help="The records of a service.")
 @click.option("--text", default="", help="Records with this text in body or name; case counts.")
 @click.option(
-    "--severity", type=click.IntRange(0, 24), default=0, metavar="NUMBER",
+    "--severity", type=IntRange(0, 24), default=0, metavar="NUMBER",
     help="Records of at least this severity number: 13 warnings, 17 errors and failed spans.",
 )  # fmt: skip
 @click.option("--stream", "streams", multiple=True, help="Look in this stream only; repeatable.")
@@ -408,7 +415,7 @@ def console(**options: Any) -> None:
 @click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Nor after.")
 @click.option(
     "--limit",
-    type=click.IntRange(1, 10_000),
+    type=IntRange(1, 10_000),
     default=20,
     show_default=True,
     metavar="N",
@@ -506,7 +513,7 @@ def doctor(**options: Any) -> None:
 )
 @directory_option
 @click.option(
-    "--timeout", "timeout_s", type=click.IntRange(1, 86_400), default=180, show_default=True,
+    "--timeout", "timeout_s", type=IntRange(1, 86_400), default=180, show_default=True,
     metavar="SECONDS", help="How long to wait until everything is drained.",
 )  # fmt: skip
 def down(**options: Any) -> None:
@@ -536,9 +543,7 @@ def down(**options: Any) -> None:
     "--dir", "directory", type=click.Path(path_type=Path, file_okay=False), required=True,
     metavar="DIR", help="Where to make a directory for each part.",
 )  # fmt: skip
-@click.option(
-    "--nodes", type=click.IntRange(1, 5), default=3, show_default=True, help="How many logd."
-)
+@click.option("--nodes", type=IntRange(1, 5), default=3, show_default=True, help="How many logd.")
 @click.option(
     "--force", is_flag=True,
     help="Also replace files that were edited or are not from `init`, and keep a copy of each.",

@@ -1,6 +1,8 @@
 """Command-line conventions shared by every Penstock command."""
 
+import errno
 import re
+import select
 import shlex
 import sys
 import traceback
@@ -22,6 +24,23 @@ from penstock.base.extras import MissingExtraError, extra_of, install_command
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SENTENCE_MAX: Final = 1000
 _debug: ContextVar[bool] = ContextVar("debug", default=False)
+
+
+_NOT_CONFIRMED: Final = "\nnothing was changed: the question was not answered with y"
+
+
+class _ReaderLeftError(Exception):
+    """The reader of standard output went away, as in `... | head`: nothing is wrong."""
+
+
+def _has_reader() -> bool:
+    """Whether somebody may still read what goes to standard output."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):  # it is no file, or closed
+        return True
+    return not any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _set_debug(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -72,6 +91,15 @@ class PenstockGroup(click.Group):
             raise NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 
     @override
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would end the process with 1, and say nothing
+            if _has_reader():
+                raise OSError(errno.ECONNRESET, error.strerror) from error
+            raise _ReaderLeftError from None
+
+    @override
     def main(  # type: ignore[override] # click overloads the return type by standalone_mode
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
@@ -86,10 +114,11 @@ class PenstockGroup(click.Group):
             sys.exit(ExitCode.USAGE)
         except click.exceptions.Exit as error:
             sys.exit(error.exit_code)
-        except (click.Abort, KeyboardInterrupt):
+        except (click.Abort, KeyboardInterrupt) as error:
+            if isinstance(error, click.Abort) and error.__cause__ is None:  # no Ctrl-C in work
+                click.echo(_NOT_CONFIRMED, err=True)
             sys.exit(ExitCode.FAILURE)
-        except BrokenPipeError:
-            # The reader of our output went away, as in `... | head`.
+        except _ReaderLeftError:
             sys.stderr.close()
             sys.exit(ExitCode.OK)
         except OSError as error:
@@ -98,28 +127,8 @@ class PenstockGroup(click.Group):
             _report("failed", f"{words}\n  fix: see to that file, disk or connection")
             sys.exit(ExitCode.IO)
         except Exception as error:  # noqa: BLE001 - whatever nobody foresaw ends here
-            if library := _missing_library(error):
-                if isinstance(error, MissingExtraError):
-                    wanted = error.extra
-                else:
-                    wanted = extra_of(library, part=(args or sys.argv[1:] or ("all",))[0])
-                sys.stderr.write(
-                    f"error: this command needs {library}, which is not installed\n"
-                    f"  fix: {install_command(wanted)}\n"
-                )
-                sys.exit(ExitCode.UNAVAILABLE)
-            if _is_memory(error):
-                words = "out of memory; give the process more, or lower the limits it is set to"
-                _report(words, words)
-                sys.exit(ExitCode.MEMORY)
             given = sys.argv[1:] if args is None else args
-            again = shlex.join([*(prog_name or self.name or "").split(), "--debug", *given])
-            _report(
-                "failed unexpectedly; this is a bug in Penstock",
-                f"{_first_line(error)}\n  fix: this is a bug in Penstock; please report it with the"
-                f" traceback that this prints: {again}",
-            )
-            sys.exit(ExitCode.SOFTWARE)
+            sys.exit(_tell_unforeseen(error, given, prog_name or self.name or ""))
         sys.exit(ExitCode.OK)
 
 
@@ -144,6 +153,31 @@ class LazyGroup(PenstockGroup):
             module, _, attribute = self._lazy[cmd_name].partition(":")
             self.add_command(getattr(import_module(module), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+
+def _tell_unforeseen(error: Exception, given: Sequence[str], program: str) -> ExitCode:
+    """Say what nobody foresaw, and what to do; return the exit code."""
+    if library := _missing_library(error):
+        if isinstance(error, MissingExtraError):
+            wanted = error.extra
+        else:
+            wanted = extra_of(library, part=(given or ("all",))[0])
+        sys.stderr.write(
+            f"error: this command needs {library}, which is not installed\n"
+            f"  fix: {install_command(wanted)}\n"
+        )
+        return ExitCode.UNAVAILABLE
+    if _is_memory(error):
+        words = "out of memory; give the process more, or lower the limits it is set to"
+        _report(words, words)
+        return ExitCode.MEMORY
+    again = shlex.join([*program.split(), "--debug", *given])
+    _report(
+        "failed unexpectedly; this is a bug in Penstock",
+        f"{_first_line(error)}\n  fix: this is a bug in Penstock; please report it with the"
+        f" traceback that this prints: {again}",
+    )
+    return ExitCode.SOFTWARE
 
 
 def _missing_library(error: Exception) -> str:
@@ -197,6 +231,18 @@ def check_option(function: Function) -> Function:
         is_flag=True,
         help="Only check the configuration, print what it amounts to and exit.",
     )(function)
+
+
+class IntRange(click.IntRange):
+    """`click.IntRange`, which errors and help call an integer, for a range is two of them."""
+
+    name = "integer"
+
+
+class FloatRange(click.FloatRange):
+    """`click.FloatRange`, which errors and help call a number."""
+
+    name = "number"
 
 
 Position = int | datetime | Literal["earliest", "latest"]

@@ -12,7 +12,7 @@ import structlog
 import penstock.service
 from penstock.base.errors import exit_on_error
 from penstock.service import ConfigError, UnavailableError
-from penstock.service.cli import PenstockGroup
+from penstock.service.cli import FloatRange, IntRange, PenstockGroup
 
 
 @click.group(cls=PenstockGroup)
@@ -116,3 +116,54 @@ def test_help_is_printed_without_what_only_a_daemon_needs() -> None:
 @pytest.mark.parametrize("name", penstock.service.__all__)
 def test_each_name_of_the_service_package_is_found(name: str) -> None:
     assert getattr(penstock.service, name) is not None
+
+
+@pytest.mark.parametrize(("reader_leaves", "code"), [(True, 0), (False, 74)])
+def test_a_reader_that_leaves_ends_a_command_without_an_error(
+    *, reader_leaves: bool, code: int
+) -> None:
+    """As in `... | head`. A connection that breaks is an error, though it has the same name."""
+    then = "click.echo(1)" if reader_leaves else "raise BrokenPipeError(32, 'Broken pipe')"
+    program = (
+        "import click\n"
+        "from penstock.service.cli import PenstockGroup\n"
+        "@click.group(cls=PenstockGroup)\n"
+        "def cli(): pass\n"
+        "@cli.command()\n"
+        "def fail():\n"
+        "    input()\n"
+        f"    {then}\n"
+        "cli(['fail'])\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if reader_leaves:
+            process.stdout.close()
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        said = process.stderr.read().decode()
+        assert process.wait() == code
+    assert said == (
+        "" if reader_leaves else "error: Broken pipe\n  fix: see to that file, disk or connection\n"
+    )
+
+
+def test_a_question_that_is_not_answered_with_yes_says_that_nothing_was_changed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _exit_code("fail", "--what", "abort") == 1
+    said = capsys.readouterr().err.strip()
+    assert said == "nothing was changed: the question was not answered with y"
+
+
+@pytest.mark.parametrize(("kind", "name"), [(IntRange(1, 5), "integer"), (FloatRange(0), "number")])
+def test_a_number_that_is_none_is_said_to_be_no_number_and_not_no_range(
+    kind: click.ParamType, name: str
+) -> None:
+    with pytest.raises(click.BadParameter, match=f"'x' is not a valid {name}"):
+        kind.convert("x", None, None)

@@ -16,6 +16,7 @@ from penstock.collector.agent.admin import ask, ask_once
 from penstock.collector.agent.taps import POINTS
 from penstock.collector.cli.directories import socket_of
 from penstock.service import UnavailableError
+from penstock.service.cli import FloatRange, IntRange
 
 _COLUMNS: Final = ("received/s", "sent/s", "held", "errors")
 _NUMBER_WIDTH: Final = 11
@@ -153,8 +154,8 @@ def reload(place: Path) -> None:
 @click.option("--point", type=click.Choice(POINTS), default="out", show_default=True)
 @click.option("--source", default="*", help="Only sources with such a name, as in app*.")
 @click.option("--subject", default="*", help="Only such subjects; with --point out.")
-@click.option("--every", type=click.IntRange(min=1), default=1, help="Show one of so many.")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many.")
+@click.option("--every", type=IntRange(min=1), default=1, help="Show one of so many.")
+@click.option("--limit", type=IntRange(min=1), help="End after so many.")
 def tap(place: Path, point: str, source: str, subject: str, every: int, limit: int | None) -> None:
     """Show records as they pass, one JSON object a line; nothing waits for who looks.
 
@@ -185,7 +186,7 @@ def tap(place: Path, point: str, source: str, subject: str, every: int, limit: i
 
 @click.command(epilog="Example: penstock collector top /var/lib/penstock/collector")
 @_place
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+@click.option("--interval", type=FloatRange(min=0.1), default=1.0, show_default=True)
 @click.option("--once", is_flag=True, help="Show one interval, and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an interval.")
 def top(place: Path, interval: float, *, once: bool, as_json: bool) -> None:

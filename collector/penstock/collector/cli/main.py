@@ -20,7 +20,7 @@ from penstock.collector.config import (
 )
 from penstock.collector.registry import SOURCES, TRANSFORMS, Registry
 from penstock.service import check_only, configure_logs, run_until_stopped
-from penstock.service.cli import LazyGroup, check_option
+from penstock.service.cli import IntRange, LazyGroup, check_option
 from penstock.service.config import option_lines
 
 _COMMANDS: Final = {
@@ -104,7 +104,7 @@ def cli(context: click.Context, config_paths: tuple[Path, ...], *, check: bool) 
 @click.option(
     "--workers",
     "count",
-    type=click.IntRange(1, WORKERS_MAX),
+    type=IntRange(1, WORKERS_MAX),
     default=1,
     show_default=True,
     help="Processes that share the network sources.",

@@ -13,7 +13,7 @@ from penstock.collector.agent.admin import ask
 from penstock.collector.cli.directories import is_running, of_workers, socket_of
 from penstock.collector.drops.query import RecordQuery
 from penstock.service import UnavailableError
-from penstock.service.cli import POSITION
+from penstock.service.cli import POSITION, IntRange
 
 Function = Callable[..., Any]
 Facts = dict[str, Any]
@@ -54,7 +54,7 @@ def query_options(*, step: bool = False) -> Callable[[Function], Function]:
             return function(*args, query=query, **given)
 
         command: Function = click.option(
-            "--limit", type=click.IntRange(min=0), default=0, help="Only so many, the newest."
+            "--limit", type=IntRange(min=0), default=0, help="Only so many, the newest."
         )(call)
         command = click.option(
             "--from", "begin", type=POSITION, default="earliest",

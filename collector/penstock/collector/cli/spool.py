@@ -21,7 +21,7 @@ from penstock.collector.spool.spool import Unit, decode_unit
 from penstock.logd.format.frame import FrameHeader
 from penstock.logd.offline.fsck import Inspection, PartitionReport, apply, plan
 from penstock.service import configure_logs, run_until_stopped
-from penstock.service.cli import PenstockGroup
+from penstock.service.cli import FloatRange, IntRange, PenstockGroup
 
 _DIRECTORY = journal_argument("spool", "spool-urgent", "quarantine")
 _NOTHING = "no unit is there"
@@ -62,8 +62,8 @@ def spool_ls(directory: Path) -> None:
 
 @spool.command("cat", epilog=f"Example: penstock collector spool cat {_SPOOL} --from 17 --to 18")
 @_DIRECTORY
-@click.option("--from", "start", type=click.IntRange(min=0), help="First unit's offset.")
-@click.option("--to", "end", type=click.IntRange(min=0), help="Offset after the last unit.")
+@click.option("--from", "start", type=IntRange(min=0), help="First unit's offset.")
+@click.option("--to", "end", type=IntRange(min=0), help="Offset after the last unit.")
 @click.option("--source", help="Only what this source received.")
 @click.option("--raw", is_flag=True, help="The bytes as they were received.")
 def spool_cat(
@@ -148,7 +148,7 @@ def spool_repair(directory: Path, *, dry_run: bool) -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FloatRange(min=0, min_open=True),
     help="Seconds for each worker; without it, until all is delivered or it is interrupted.",
 )
 def spool_drain(config_path: Path, timeout_s: float | None) -> None:

@@ -26,7 +26,7 @@ from penstock.logd.security.acl import (
 from penstock.logd.security.api_keys import line_of, make_key
 from penstock.logd.security.quotas import Quota
 from penstock.service import ExitCode
-from penstock.service.cli import PenstockGroup
+from penstock.service.cli import IntRange, PenstockGroup
 
 _ACTIONS = [str(action) for action in Action]
 _EFFECTS = [str(effect) for effect in Effect]
@@ -228,10 +228,10 @@ def list_quotas(server: str, as_json: bool) -> None:
 
 @quotas.command("set", epilog="Example: penstock logd quotas set alice --bytes-out-per-s 10000000")
 @click.argument("principal")
-@click.option("--bytes-in-per-s", type=click.IntRange(min=1), help="Published over gRPC.")
-@click.option("--bytes-out-per-s", type=click.IntRange(min=1), help="Fetched, and subscribed to.")
-@click.option("--requests-per-s", type=click.IntRange(min=1), help="Requests and calls.")
-@click.option("--streams", type=click.IntRange(min=0), help="That it created, at a time.")
+@click.option("--bytes-in-per-s", type=IntRange(min=1), help="Published over gRPC.")
+@click.option("--bytes-out-per-s", type=IntRange(min=1), help="Fetched, and subscribed to.")
+@click.option("--requests-per-s", type=IntRange(min=1), help="Requests and calls.")
+@click.option("--streams", type=IntRange(min=0), help="That it created, at a time.")
 @json_option()
 @server_option
 def set_quota(principal: str, as_json: bool, server: str, **limits: Any) -> None:
@@ -294,9 +294,7 @@ def keys() -> None:
     epilog="Example: penstock logd keys new billing --save billing.key >> /etc/penstock/keys"
 )
 @click.argument("name")
-@click.option(
-    "--days", type=click.IntRange(1, 3650), help="How long it is good; default: for ever."
-)
+@click.option("--days", type=IntRange(1, 3650), help="How long it is good; default: for ever.")
 @click.option("--group", "groups", multiple=True, help="A group it belongs to; may be repeated.")
 @click.option(
     "--save",

@@ -56,6 +56,7 @@ from penstock.logd.offline.backup import (
 )
 from penstock.logd.stream_options import ReplicationSettings, stream_options
 from penstock.service import ExitCode, ServiceError, release
+from penstock.service.cli import IntRange
 
 SHORT_S: Final = 30.0
 """Seconds for which the committed end may be below the range's end: after an election the new
@@ -287,7 +288,7 @@ def backup(stream: str, directory: Path, skip_damaged: bool, as_json: bool, serv
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False, exists=True))
 @click.option("--as", "name", metavar="STREAM", help="Its name. Default: as it was.")
 @click.option("--subject", help="What it is to store from then on. Default: as it was.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: as it was.")
+@click.option("--replication-factor", type=IntRange(min=1), help="Default: as it was.")
 @click.option("--keep-retention", is_flag=True, help="With its limits: what is older goes at once.")
 @click.option("--check", "only_check", is_flag=True, help="Only verify the backup.")
 @click.option("--retry-s", default=60.0, show_default=True, help="For as long as logd is away.")

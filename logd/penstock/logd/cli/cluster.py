@@ -41,7 +41,7 @@ from penstock.logd.client import ClusterInfo, LogClient, PartitionInfo, StreamIn
 from penstock.logd.errors import REJOIN, HaltCause, RefusedError, UnavailableError
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
-from penstock.service.cli import PenstockGroup
+from penstock.service.cli import FloatRange, PenstockGroup
 
 
 class Place(NamedTuple):
@@ -501,7 +501,7 @@ def rebalance(wait: bool, server: str, as_json: bool) -> None:
 
 
 @cluster.command(epilog="Example: penstock logd cluster wait --seconds 300")
-@click.option("--seconds", type=click.FloatRange(min=0), default=300.0, show_default=True)
+@click.option("--seconds", type=FloatRange(min=0), default=300.0, show_default=True)
 @json_option("One JSON object, when it is so.")
 @server_option
 def wait(seconds: float, as_json: bool, server: str) -> None:

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from penstock.logd.cli.output import echo_json, json_option, table, tell
 from penstock.logd.cli.server import asking, server_option, stream_argument
 from penstock.logd.client import Cursor, GroupInfo, LogClient
-from penstock.service.cli import PenstockGroup
+from penstock.service.cli import IntRange, PenstockGroup
 
 PartitionPlace = tuple[str, str, int]
 """Stream, incarnation and number of a partition."""
@@ -76,7 +76,7 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
 @cursors.command("set", epilog="Example: penstock logd cursors set billing logs 1200")
 @click.argument("consumer")
 @stream_argument()
-@click.argument("offset", type=click.IntRange(min=0))
+@click.argument("offset", type=IntRange(min=0))
 @click.option("--partition", type=int, default=0, show_default=True)
 @server_option
 @json_option()

@@ -32,6 +32,7 @@ from penstock.logd.format.subjects import matches
 from penstock.logd.publisher import BlockingPublisher, PubAck, PublishOptions
 from penstock.logd.publisher.publisher import partition_subject
 from penstock.service import UnavailableError as ServiceUnavailableError
+from penstock.service.cli import FloatRange, IntRange
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -191,15 +192,15 @@ class _Stored:
 @click.option("--id", "message_id", help="What makes a repeat one; for a single record.")
 @click.option("--stream", help="Only this stream's ack counts, where several store the subject.")
 @click.option(
-    "--partitions", type=click.IntRange(min=1),
+    "--partitions", type=IntRange(min=1),
     help="Of the stream: with several, --key says which one it is. Default: logd is asked.",
 )  # fmt: skip
 @click.option(
-    "--retry-s", type=click.FloatRange(min=0), default=10.0, show_default=True,
+    "--retry-s", type=FloatRange(min=0), default=10.0, show_default=True,
     help="How long to go on when nobody answers, or not now.",
 )  # fmt: skip
 @click.option(
-    "--connect-s", type=click.FloatRange(min=0), default=5.0, show_default=True,
+    "--connect-s", type=FloatRange(min=0), default=5.0, show_default=True,
     help="How long to look for a NATS server.",
 )  # fmt: skip
 @_nats_option

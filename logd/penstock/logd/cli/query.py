@@ -68,6 +68,7 @@ from penstock.logd.format.frame import FrameHeader
 from penstock.logd.format.rows import batch_records
 from penstock.service import ExitCode, ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
+from penstock.service.cli import IntRange
 
 _ROWS: Final = 1000
 """Rows that are laid out as one table."""
@@ -122,7 +123,7 @@ class _Scope:
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=IntRange(min=0),
     multiple=True,
     help="Only this partition; repeatable. Default: all.",
 )

@@ -25,7 +25,7 @@ from penstock.logd.errors import (
 )
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
-from penstock.service.cli import POSITION, Position
+from penstock.service.cli import POSITION, IntRange, Position
 
 FIXES: Final[Mapping[str, str]] = {
     "AMBIGUOUS_STREAM": "name the partition's directory instead of the data directory",
@@ -438,7 +438,7 @@ _TAIL_RECORDS: Final = 10
 PARTITIONS: Final = click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=IntRange(min=0),
     multiple=True,
     help="Only this one; repeatable. Default: all of them.",
 )

@@ -19,6 +19,7 @@ from penstock.router.columns.schema import view
 from penstock.router.job.config import JobConfig, Route
 from penstock.router.telemetry import times_replaced
 from penstock.service import AdminStatusError, UnavailableError, ask_admin
+from penstock.service.cli import IntRange
 from penstock.service.config import option_lines
 
 _TIMEOUT_S: Final = 10.0
@@ -35,7 +36,7 @@ def plan(path: Path) -> None:
 
 @click.command(epilog="Example: penstock router preview job.yaml --records 200 --sink search")
 @job_argument
-@click.option("--records", type=click.IntRange(1, 100_000), default=1000, show_default=True)
+@click.option("--records", type=IntRange(1, 100_000), default=1000, show_default=True)
 @click.option("--sink", "only", multiple=True, help="Only this sink's requests; repeatable.")
 @click.option("--whole", is_flag=True, help="Show requests whole, however long.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, and nothing else.")

@@ -12,7 +12,7 @@ from penstock.base.clock import SystemClock
 from penstock.base.errors import DamagedDataError, UnavailableError
 from penstock.base.pluralize import pluralize
 from penstock.router.lake.plan import DEFAULTS, Policy
-from penstock.service.cli import PenstockGroup
+from penstock.service.cli import FloatRange, IntRange, PenstockGroup
 
 if TYPE_CHECKING:
     from penstock.router.lake.inspect import Checked, PartitionTotal, StreamKey, Verified
@@ -118,19 +118,19 @@ def verify(store: "LakeStore", *, as_json: bool) -> None:
 @cli.command(epilog="Example: penstock lake compact /var/lib/penstock/lake")
 @lake_argument
 @click.option(
-    "--target-bytes", type=click.IntRange(1024 * 1024), default=DEFAULTS.target_bytes,
+    "--target-bytes", type=IntRange(1024 * 1024), default=DEFAULTS.target_bytes,
     show_default=True, help="About the size of merged files.",
 )  # fmt: skip
 @click.option(
-    "--after-s", type=click.FloatRange(0), default=DEFAULTS.after_s, show_default=True,
+    "--after-s", type=FloatRange(0), default=DEFAULTS.after_s, show_default=True,
     help="Merge partitions whose time ended so long ago.",
 )  # fmt: skip
 @click.option(
-    "--keep-s", type=click.FloatRange(0), default=DEFAULTS.keep_s, show_default=True,
+    "--keep-s", type=FloatRange(0), default=DEFAULTS.keep_s, show_default=True,
     help="Keep what is replaced so long for readers. 0: no reader and no job works now.",
 )  # fmt: skip
 @click.option(
-    "--max-age-days", type=click.FloatRange(0, min_open=True),
+    "--max-age-days", type=FloatRange(0, min_open=True),
     help="Remove partitions whose time ended so long ago.",
 )  # fmt: skip
 @click.option(

@@ -18,6 +18,7 @@ from penstock.logd.cli.server import (
     stream_argument,
 )
 from penstock.logd.client import LogClient
+from penstock.service.cli import IntRange
 
 
 @click.command(epilog="Example: penstock logd streams purge logs --before 2026-01-31 --yes")
@@ -28,7 +29,7 @@ from penstock.logd.client import LogClient
     help="Delete records below this offset, or before the first at this time, or so long ago.",
 )
 @click.option("--all", "everything", is_flag=True, help="Delete every record there is now.")
-@click.option("--partition", type=click.IntRange(min=0), help="Only this one. Default: all.")
+@click.option("--partition", type=IntRange(min=0), help="Only this one. Default: all.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option("One JSON object for each partition.")
 @server_option

@@ -17,6 +17,7 @@ from penstock.logd.cli.server import (
 )
 from penstock.logd.metadata.option import Change
 from penstock.logd.stream_options import StreamOption, stream_options
+from penstock.service.cli import IntRange
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -30,7 +31,7 @@ class _FactorType(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "all":
             return value
-        return click.IntRange(min=1).convert(value, param, ctx)
+        return IntRange(min=1).convert(value, param, ctx)
 
 
 def _click_option(option: StreamOption) -> Callable[[Function], Function]:

@@ -31,6 +31,7 @@ from penstock.logd.client import AsyncLogClient, LogClient, PartitionInfo, Strea
 from penstock.logd.client.verify import Kind, PartitionVerdict, PartitionVerifier
 from penstock.service import ServiceError
 from penstock.service import UnavailableError as ServiceUnavailableError
+from penstock.service.cli import IntRange
 
 
 @click.command(epilog="Example: penstock logd streams verify logs --max-bytes-per-s 20000000")
@@ -38,7 +39,7 @@ from penstock.service import UnavailableError as ServiceUnavailableError
 @PARTITIONS
 @click.option(
     "--max-bytes-per-s",
-    type=click.IntRange(min=1),
+    type=IntRange(min=1),
     help="Bytes that each node reads a second. Default: as many as it can.",
 )
 @json_option("One JSON object, when all is compared.")
@@ -143,7 +144,7 @@ def _check_equal(name: str, verdicts: Sequence[PartitionVerdict]) -> None:
 
 @click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
 @stream_argument("name")
-@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--partition", type=IntRange(min=0), default=0, show_default=True)
 @click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
 @click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
 @wait_option
@@ -217,7 +218,7 @@ class MovedElsewhereError(ServiceError):
 
 @click.command(epilog="Example: penstock logd streams observers logs --on logd-4,logd-5")
 @stream_argument("name")
-@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--partition", type=IntRange(min=0), default=0, show_default=True)
 @click.option("--on", "nodes", metavar="NODE,...", help="Its observers from now on.")
 @click.option("--none", is_flag=True, help="It has none from now on.")
 @json_option()
@@ -241,7 +242,7 @@ def observers(
 
 @click.command(epilog="Example: penstock logd streams elect logs --partition 2 --lose-records")
 @stream_argument("name")
-@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--partition", type=IntRange(min=0), default=0, show_default=True)
 @click.option("--lose-records", is_flag=True, help="Do not ask.")
 @json_option()
 @server_option
