@@ -478,10 +478,14 @@ def _parse(text: str, path: Path) -> Any:
     try:
         return _Loader(text).get_single_data()
     except yaml.YAMLError as error:
+        fix = "correct the YAML"
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         problem = getattr(error, "problem", None) or str(error)
-        fix = "indent with spaces, never tabs" if r"'\t'" in problem else "correct the YAML"
+        if r"'\t'" in problem:
+            fix = "indent with spaces, never tabs"
+        elif mark and any("${" in line for line in text.splitlines()[mark.line : mark.line + 1]):
+            fix = 'put quotes around what has ${...}, as in {token: "${TOKEN}"}'
         raise ConfigError(f"{where}: not valid YAML: {problem}", fix=fix) from None
 
 

@@ -26,14 +26,16 @@ _WORDS: Final[Mapping[str, str]] = {
     "int_from_float": "must be an integer",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
+    "path_type": "must be a path",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "union_tag_not_found": "`type` is missing",
 }
 _TAG: Final = re.compile(r"Input tag ('.*') found using '(\w+)' .* expected tags: (.*)", re.DOTALL)
+_NONE_OF: Final = re.compile(r"there is no [a-z ]+ '(.*)', only (.*)")
 _AT_ALL: Final = "correct the keys named"
 _ALIKE_MIN: Final = 0.7
-"""Least likeness, from 0 to 1, of a key that may have been meant; below it none is named."""
+"""Least likeness, from 0 to 1, of a key or type that may be meant; below it none is named."""
 
 
 def describe_errors(
@@ -113,17 +115,23 @@ def _explained(detail: ErrorDetails, model: type[BaseModel], key: str) -> tuple[
     text = _WORDS.get(kind) or _said(detail["msg"])
     if location[-1:] == ("[key]",) and text.startswith("must"):
         text = f"the key {text}"
+    if none_of := _NONE_OF.fullmatch(text):
+        text += _meant(none_of[1], none_of[2].split(", "))
     fix = "add the key" if kind == "missing" else "correct the value" if key else _AT_ALL
     return text, fix
 
 
 def _unknown(name: str, known: list[str]) -> tuple[str, str]:
-    import difflib  # which only a wrong key needs
-
-    near = difflib.get_close_matches(name, known, 1, _ALIKE_MIN)
-    text = "there is no such key" + (f"; did you mean {near[0]}?" if near else "")
+    text = "there is no such key" + _meant(name, known)
     listed = f"; known keys here: {', '.join(known)}" if known else ""
     return text, f"remove the key, or correct its spelling{listed}"
+
+
+def _meant(name: str, known: list[str]) -> str:
+    import difflib  # which only a wrong key or type needs
+
+    near = difflib.get_close_matches(name, known, 1, _ALIKE_MIN)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _said(message: str) -> str:
@@ -131,7 +139,7 @@ def _said(message: str) -> str:
     tag = _TAG.fullmatch(message)
     if tag:
         return f"there is no {tag[2]} {tag[1]}, only {tag[3].replace(chr(39), '')}"
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").replace(" after validation, not", ", not")
     return re.sub(r"^(?:Input|String|List|Dictionary|URL) should ", "must ", message)
 
 

@@ -9,7 +9,7 @@ Other values may be given so, too; `penstock.service.config` reads those, once, 
 
 Sizes and durations in configurations, with the unit that a person would write.
 
-A key's name says its unit: `bytes_max` is in bytes, `timeout_s` in seconds, `poll_ms` in
+A key's name says its unit: `max_bytes` is in bytes, `timeout_s` in seconds, `poll_ms` in
 milliseconds. Its value may be a number of these, or a text with a unit: `1GiB`, `10s`.
 """
 

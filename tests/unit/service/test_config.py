@@ -50,6 +50,7 @@ class _Config(_Section):
     full: Literal["block", "drop"] | dict[Literal["logs"], Literal["block", "drop"]] = "block"
     labels: dict[str, str] = {}
     rest: dict[str, Any] = {}
+    pair: list[int] = Field(default=[1, 2], min_length=2)
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -237,7 +238,13 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         ("full: drop_all", "full: must be 'block' or 'drop', or must be a mapping"),
         ("full: {spans: drop}", "full.spans: the key must be 'logs'"),
         ("full: {logs: all}", "full.logs: must be 'block' or 'drop'"),
-        ("sources: [{type: fil}]", "sources.0: there is no type 'fil', only file, unix"),
+        (
+            "sources: [{type: fil}]",
+            "sources.0: there is no type 'fil', only file, unix; did you mean file?",
+        ),
+        ("sources: [{type: zz}]", "sources.0: there is no type 'zz', only file, unix"),
+        ("sources: [{type: unix, path: 5}]", "sources.0.path: must be a path"),
+        ("pair: [1]", "pair: must have at least 2 items, not 1"),
         ("sources: [{path: x}]", "sources.0: `type` is missing"),
         ("sources: [{type: unix}]", "sources.0.path: is missing"),
         ("sources: [{type: file, include: x}]", "sources.0.include: must be a list"),
@@ -258,6 +265,12 @@ def test_a_tab_is_named_with_what_stands_in_its_place(tmp_path: Path) -> None:
     mistake = _mistake(tmp_path, "name: a\nnats:\n\turl: x\n")
     assert "app.yaml:3:1: not valid YAML" in mistake.reason
     assert mistake.fix == "indent with spaces, never tabs"
+
+
+def test_a_variable_that_yaml_takes_for_a_mapping_is_said_to_need_quotes(tmp_path: Path) -> None:
+    mistake = _mistake(tmp_path, "name: a\nsources:\n  - {type: unix, path: ${HOME}}\n")
+    assert "app.yaml:3:25: not valid YAML" in mistake.reason
+    assert mistake.fix == 'put quotes around what has ${...}, as in {token: "${TOKEN}"}'
 
 
 @pytest.mark.parametrize(
