@@ -192,6 +192,7 @@ def check_disk(
     free, kind = free_at(place), _file_system(place.resolve(), mounts)
     found = f"{path}: {free // MIB} MiB free, {kind}"
     if free < FREE_BYTES_MIN:
+        found += f"; at least {FREE_BYTES_MIN // MIB} MiB are needed"
         return Finding(about, Verdict.WRONG, found, "free space on it, or name another disk")
     if kind in _FORGETFUL:
         return Finding(

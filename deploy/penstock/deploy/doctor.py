@@ -27,6 +27,7 @@ from penstock.deploy.checks import (
     read_mounts,
 )
 from penstock.deploy.up.layout import Layout, default_root, read_running
+from penstock.deploy.up.overlay import LAUNCHER, OWN_KEYS
 from penstock.deploy.up.preflight import check_host, check_launch
 from penstock.deploy.up.probe import get_json
 from penstock.deploy.up.topology import launch_topology
@@ -75,7 +76,8 @@ def run_checks(
 def _print(findings: list[Finding]) -> None:
     width = max(len(one.about) for one in findings)
     for one in findings:
-        click.echo(f"{_SIGNS[one.verdict]:<8} {one.about:<{width}}  {one.found}")
+        found = one.found.replace("\n", f"\n{'':<8} {'':<{width}}  ")
+        click.echo(f"{_SIGNS[one.verdict]:<8} {one.about:<{width}}  {found}")
         if one.fix:
             click.echo(f"{'':<8} {'':<{width}}  fix: {one.fix}")
     counts = {verdict: sum(one.verdict is verdict for one in findings) for verdict in Verdict}
@@ -101,21 +103,22 @@ def _launch(
     yield from check_host(nodes, missing=Verdict.WRONG)
     yield check_disk("disk", layout.root, read_mounts())
     for name, url in running["parts"].items():
-        yield _part(name, url)
+        yield check_part(name, url, layout.log(name))
 
 
-def _part(name: str, url: str) -> Finding:
+def check_part(name: str, url: str, log: Path) -> Finding:
     """Return a part's health by its answer; nats-server says `status: ok`."""
     answer = asyncio.run(get_json(f"{url}/healthz"))
     if answer is None:
-        fix = "read its log; the launcher starts it again"
+        fix = f"read its log, {log}; the launcher starts it again when it ends"
         return Finding(name, Verdict.WRONG, f"does not answer at {url}", fix)
     health = str(answer.get("health") or answer.get("status"))
     if health in ("ready", "ok"):
         return Finding(name, Verdict.OK, health)
     reasons = "; ".join(answer.get("reasons", ())) or "it names no reason"
     verdict = Verdict.WARNING if health == "degraded" else Verdict.WRONG
-    return Finding(name, verdict, f"{health}: {reasons}", "read its README and its log")
+    fix = f"find it in docs/howto/recover.md; its log is {log}"
+    return Finding(name, verdict, f"{health}: {reasons}", fix)
 
 
 def _configuration(path: Path) -> Iterator[Finding]:
@@ -123,6 +126,11 @@ def _configuration(path: Path) -> Iterator[Finding]:
     part = "all"
     try:
         document = read_yaml(path)
+        if document and document.keys() <= {*OWN_KEYS, LAUNCHER}:
+            fix = "name a part's own; `penstock up --config` checks this one when it starts"
+            what = f"{path}: has sections for the parts, as `penstock up --config` takes them"
+            yield Finding("configuration", Verdict.WRONG, what, fix)
+            return
         part = next((name for name, keys in _KEYS.items() if keys & document.keys()), "logd")
         module, name = _MODELS[part]
         model: Any = getattr(importlib.import_module(module), name)

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from penstock.base.clock import Clock, SystemClock
 from penstock.base.errors import ExitCode
-from penstock.deploy import checks
+from penstock.deploy import checks, doctor
 from penstock.deploy.checks import Finding, Verdict
 from penstock.deploy.cli import cli
 from penstock.deploy.init import Authority
@@ -53,9 +53,9 @@ def test_a_disk_is_judged_by_its_space_and_by_whether_it_keeps_what_it_is_given(
     tmp_path: Path, free: int, place: str, verdict: Verdict
 ) -> None:
     mounts = MOUNTS.replace(f" {place} ", f" {tmp_path} ") if place != "/" else MOUNTS
-    assert says(
-        checks.check_disk("disk", tmp_path / "not" / "yet", mounts, lambda _: free), verdict
-    )
+    finding = checks.check_disk("disk", tmp_path / "not" / "yet", mounts, lambda _: free)
+    assert says(finding, verdict)
+    assert ("at least 512 MiB are needed" in finding.found) == (verdict is Verdict.WRONG)
 
 
 def test_a_directory_that_cannot_be_written_to_is_wrong(tmp_path: Path) -> None:
@@ -236,6 +236,32 @@ def test_a_configuration_that_is_wrong_is_told_with_its_fix(tmp_path: Path) -> N
     assert code == 1
     assert "streams" in found["configuration"]["found"]
     assert found["configuration"]["fix"]
+
+
+def test_settings_for_up_are_said_to_be_no_configuration_of_a_part(tmp_path: Path) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("logd: {streams: []}\nrouter: {}\n")
+    code, found = run_doctor("--config", str(config))
+    assert code == 1
+    assert "has sections for the parts" in found["configuration"]["found"]
+    assert "a part's own" in found["configuration"]["fix"]
+
+
+def test_each_line_of_a_finding_stands_in_its_column(tmp_path: Path) -> None:
+    config = tmp_path / "logd.yaml"
+    config.write_text("data_dirr: x\n")
+    lines = CliRunner().invoke(cli, ["doctor", "--config", str(config)]).stdout.splitlines()
+    columns = {line.index(str(config)) for line in lines if str(config) in line}
+    assert len(columns) == 1, lines
+    assert sum(str(config) in line for line in lines) == 2, lines
+
+
+def test_a_part_that_is_not_well_is_told_with_its_log_and_the_page_that_helps(
+    tmp_path: Path,
+) -> None:
+    finding = doctor.check_part("logd", f"http://127.0.0.1:{free_port()}", tmp_path / "logd.log")
+    assert finding.verdict is Verdict.WRONG
+    assert str(tmp_path / "logd.log") in finding.fix
 
 
 NEEDED_BY_UP = (

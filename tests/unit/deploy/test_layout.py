@@ -16,6 +16,7 @@ from penstock.collector.config import CollectorConfig
 from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.deploy.checks import Verdict
 from penstock.deploy.private_file import open_private_file
+from penstock.deploy.up.launch import LaunchFailedError
 from penstock.deploy.up.layout import (
     Layout,
     address_lines,
@@ -31,6 +32,7 @@ from penstock.deploy.up.preflight import (
     require_launch,
     require_writable,
 )
+from penstock.deploy.up.supervision import GaveUp
 from penstock.deploy.up.supervisor import rotate_log, truncate_log
 from penstock.deploy.up.topology import (
     DEFAULT_PORTS,
@@ -295,3 +297,16 @@ def test_what_a_part_prints_and_its_log_are_set_aside_beside_each_other(tmp_path
         path.write_text(path.name)
         rotate_log(path, 4)
     assert sorted(path.name for path in layout.logs.iterdir()) == ["router.log.1", "router.out.1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "has_settings", "is_named"), [(78, True, True), (78, False, False), (69, True, False)]
+)
+def test_a_part_that_refuses_its_configuration_leads_to_the_users_own_file(
+    tmp_path: Path, *, code: int, has_settings: bool, is_named: bool
+) -> None:
+    """The file that the part names is written anew at each start: a correction there is lost."""
+    layout = Layout(tmp_path)
+    error = LaunchFailedError(layout, GaveUp("logd", code), has_settings=has_settings)
+    assert ("in the file given with --config" in error.fix) == is_named
+    assert error.exit_code == code

@@ -193,6 +193,18 @@ def test_what_is_no_response_is_refused_before_it_is_made_room_for() -> None:
         decoder.filled(len(room))
 
 
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [(b'INFO {"server_id"', "a NATS server"), (b"HTTP/1.1 400 Bad", "an HTTP server")],
+)
+def test_another_server_that_answers_is_named(answer: bytes, what: str) -> None:
+    decoder = ResponseDecoder("x:1")
+    room = decoder.room()
+    room[:] = answer[: len(room)]
+    with pytest.raises(CorruptError, match=f"{what} answers there: not a logd server"):
+        decoder.filled(len(room))
+
+
 def test_a_cursor_is_due_by_count_or_by_time_and_never_before_the_record_is_done_with() -> None:
     at = Cursor(consumer="c", stream="s", partition=0, offset=0, incarnation="i")
     committing = Committing(at, CommitPolicy(records=3, seconds=10))

@@ -76,15 +76,25 @@ class Outcome:
 
 
 class LaunchFailedError(ServiceError):
-    """A part could not be started; carries the part's own exit code where it has a meaning."""
+    """A part could not be started; carries the part's own exit code where it has a meaning.
 
-    def __init__(self, layout: Layout, cause: GaveUp) -> None:
+    Args:
+        layout: The launch's directory.
+        cause: The part that ended, and how.
+        has_settings: Whether the parts' configurations have settings of the user's in them.
+    """
+
+    def __init__(self, layout: Layout, cause: GaveUp, *, has_settings: bool = False) -> None:
         log = layout.log(cause.name)
         what = "was not ready in time" if cause.code is None else f"ended with {cause.code}"
         shown = "\n".join(f"    {line}" for line in _last_lines(log))
+        where = ""
+        if has_settings and cause.code == ExitCode.CONFIG:
+            written = layout.config / f"{cause.name}.yaml"
+            where = f" in the file given with --config: each start writes {written} anew from it"
         super().__init__(
             f"{cause.name} {what}; its log ends with:\n{shown}",
-            fix=f"correct what its log says; the whole log is {log}",
+            fix=f"correct what its log says{where}; the whole log is {log}",
         )
         meaningful = (ExitCode.CONFIG, ExitCode.UNAVAILABLE)
         self.exit_code = ExitCode(cause.code) if cause.code in meaningful else ExitCode.UNAVAILABLE
@@ -188,7 +198,7 @@ def run(topology: Topology, screen: Screen, *, seconds: int | None) -> tuple[Out
         outcome = asyncio.run(_run(topology, watch, screen, seconds))
         structlog.get_logger().info("stopped", restarts=outcome.restarts)
     if outcome.gave_up is not None:
-        raise LaunchFailedError(layout, outcome.gave_up)
+        raise LaunchFailedError(layout, outcome.gave_up, has_settings=bool(topology.overlay))
     return outcome, watch
 
 

@@ -191,6 +191,9 @@ def decode_response_head(data: bytes, *, payload_max: int) -> tuple[int, int]:
         CorruptError: A length is beyond what a server may send.
     """
     header_length, payload_length = RESPONSE_HEAD.unpack(data)
+    if data.startswith((b"INFO", b"HTTP")):
+        other = "a NATS server" if data.startswith(b"INFO") else "an HTTP server"
+        raise CorruptError(f"{other} answers there: not a logd server")
     if not 0 < header_length <= RESPONSE_HEADER_SIZE_MAX or payload_length > payload_max:
         raise CorruptError(
             f"response announces {header_length} and {payload_length} bytes: not a logd server?"

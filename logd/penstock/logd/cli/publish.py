@@ -122,10 +122,15 @@ def _publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublishe
             safe(str(error)), fix=f"{fix}, streams that do not answer are published to in batches"
         ) from None
     except UnavailableError as error:
-        fix = "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
-        raise ServiceUnavailableError(
-            safe(str(error)), fix=f"{fix} names the NATS server of logd"
-        ) from None
+        reason = safe(str(error))
+        if reason.startswith("NATS at "):
+            fix = "start the NATS server, or name that of logd with --nats nats://HOST:PORT"
+        else:
+            fix = (
+                "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
+            )
+            fix += " names the NATS server of logd"
+        raise ServiceUnavailableError(reason, fix=fix) from None
 
 
 class _HeaderType(click.ParamType[Any]):

@@ -112,7 +112,8 @@ FIXES: Final[Mapping[str, str]] = {
     "SESSION_BROKEN": "nothing: the node opens another session by itself",
     "STALE_EPOCH": "ask again: the partition has another leader now",
     "STALE_VERSION": "look at the present state and ask again: another change came first",
-    "STORAGE_FAILED": "see why: penstock logd streams ls; then: penstock logd streams open NAME",
+    "STORAGE_FAILED": "make room on the disk, or mend it; then open what `penstock logd streams ls`"
+    " shows as failed: penstock logd streams open NAME",
     "STREAM_DELETING": "start those nodes, or drain and remove them: penstock logd cluster info",
     "STREAM_DIFFERS": "use its options or another name, or: penstock logd streams alter NAME",
     "STREAM_FULL": "see its limits: penstock logd streams info NAME",
@@ -200,7 +201,10 @@ def advice(error: LogdError) -> str:
         case UnsettledError():
             return FIXES["NOT_HERE"]
         case CorruptError():
-            return "see that --server is logd's fetch address, then the log of logd"
+            return (
+                "see that --server is logd's fetch address (127.0.0.1:9293, not NATS's or that of"
+                " `admin`), then the log of logd"
+            )
         case _:
             return FIXES["UNAVAILABLE"]
 

@@ -40,7 +40,7 @@ def first_state(config: JobConfig, log: LogdReader) -> LogState:
         key = "source.assign" if isinstance(error, UnknownPartitionError) else "streams"
         raise WrongKeyError(
             f"{key}: {error}",
-            fix=f"correct the key `{key}`; `penstock logd streams` lists what there is",
+            fix=f"correct the key `{key}`; `penstock logd streams ls` lists what there is",
         ) from None
 
 
@@ -75,7 +75,7 @@ def _check_there(wanted: Offsets, new: Mapping[StreamPartition, Readable], state
         if at.stream in streams and at not in state.readable:
             raise WrongKeyError(
                 f"starting_offsets: {at.stream} has no partition {at.partition}",
-                fix="`penstock logd streams` lists what there is",
+                fix="`penstock logd streams ls` lists what there is",
             )
         if at in new and offset > (end := state.written.get(at, new[at].end)):
             raise WrongKeyError(
