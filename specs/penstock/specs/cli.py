@@ -27,6 +27,11 @@ from penstock.specs.versions.check import UNPUBLISHED, check, unpublished, upcas
 from penstock.specs.versions.compat import NEW_READERS, OLD_READERS, View, unreadable
 
 _OWN: Final = "penstock.specs"
+_PATH_FIX: Final = "name a path that is there and that this user may use"
+_NO_SPECS: Final = (
+    "there is no spec to look at: name its module with --module, or install the package whose entry"
+    " point in the group penstock.specs names it"
+)
 _TEMPLATE: Final = '''\
 """Telemetry specs of {namespace}."""
 
@@ -55,7 +60,7 @@ module_option = click.option(
     "--module",
     "modules",
     multiple=True,
-    help="Check the specs that this module defines; else all found by entry point. Repeatable.",
+    help="Look at the specs that this module defines; else all found by entry point. Repeatable.",
 )
 
 
@@ -92,6 +97,8 @@ def check_command(directory: Path, modules: Sequence[str], against: str | None) 
     models = _models(modules)
     with errors_shown():
         found = check(models, registry.read(directory), registry.contracts(directory))
+        if not models and not found:  # else nobody would see that the specs were not found
+            raise SpecError(_NO_SPECS)
         edited = registry.changed_since(directory, against) if against else []
     for finding in found:
         click.echo(str(finding))
@@ -115,6 +122,8 @@ def publish(directory: Path, modules: Sequence[str]) -> None:
     with errors_shown():
         published = registry.read(directory)
         found = check(models, published, registry.contracts(directory))
+        if not models and not found:
+            raise SpecError(_NO_SPECS)
         for finding in (other := [f for f in found if f.rule != UNPUBLISHED]):
             click.echo(str(finding))
         if other:
@@ -153,7 +162,10 @@ def diff(before: str, after: str, directory: Path, modules: Sequence[str]) -> No
 
 @cli.command(epilog="Example: penstock specs new shop.order_placed > shop/telemetry.py")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(["event", "audit"]), default="event")
+@click.option(
+    "--kind", type=click.Choice(["event", "audit"]), default="event",
+    show_default=True, help="What the spec is of.",
+)  # fmt: skip
 def new(name: str, kind: str) -> None:
     """Print a module with a spec to begin with."""
     with errors_shown():
@@ -168,8 +180,8 @@ def new(name: str, kind: str) -> None:
 
 
 @cli.command(
-    epilog="Example: penstock specs contract billing.views:Billing billing > "
-    "specs/registry/contracts/billing.json"
+    epilog="\b\nExample:\n  penstock specs contract billing.views:Billing billing \\\n"
+    "    > specs/registry/contracts/billing.json"
 )
 @click.argument("view", metavar="MODULE:CLASS")
 @click.argument("consumer")
@@ -206,6 +218,9 @@ def _imported(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise click.BadParameter(str(error), param_hint="MODULE") from None
+    except Exception as error:  # noqa: BLE001 - it is not our module, and may do anything
+        what = f"{module} cannot be imported: {type(error).__name__}: {error}"
+        raise click.BadParameter(what, param_hint="MODULE") from None
 
 
 def _schema(name: str, known: Mapping[str, Any]) -> Any:
@@ -214,7 +229,9 @@ def _schema(name: str, known: Mapping[str, Any]) -> Any:
     try:
         return json.loads(Path(name).read_bytes())
     except (OSError, ValueError):
-        raise SpecError(f"{name} is no known spec and no file of JSON Schema") from None
+        raise SpecError(
+            f"{name} is no known spec and no file of JSON Schema; known: {', '.join(sorted(known))}"
+        ) from None
 
 
 @contextmanager
@@ -222,9 +239,12 @@ def errors_shown() -> Iterator[None]:
     """Errors of specs end the command with their message."""
     try:
         yield
-    except (SpecError, OSError) as error:
+    except SpecError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(ExitCode.DATA)
+    except OSError as error:
+        click.echo(f"error: {error.filename}: {error.strerror}\n  fix: {_PATH_FIX}", err=True)
+        sys.exit(ExitCode.IO)
 
 
 Models = list[type[Record]]
@@ -267,7 +287,8 @@ FORMATS: Final[dict[str, Callable[[Models], bytes]]] = {
 
 
 @cli.command(
-    epilog="Example: penstock specs export markdown shop.order_placed/1.0 --module shop.telemetry"
+    epilog="\b\nExample:\n"
+    "  penstock specs export markdown shop.order_placed/1.0 --module shop.telemetry"
 )
 @click.argument("form", metavar="FORMAT", type=click.Choice(list(FORMATS)))
 @click.argument("wanted", metavar="SPEC...", nargs=-1, required=True)

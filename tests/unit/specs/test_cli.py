@@ -57,3 +57,44 @@ def test_fields_prints_columns() -> None:
 @pytest.mark.parametrize("command", ["list", "validate", "schema", "fields"])
 def test_help_shows_an_example(command: str) -> None:
     assert f"Example: penstock specs {command}" in run(command, "--help").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (
+            ("new", "Bad.Name"),
+            65,
+            "'Bad.Name/1.0' is no schema id: it looks like shop.order_placed",
+        ),
+        (("diff", "log/1.0", "nope"), 65, "known: audit/1.0, event/1.0, "),
+        (
+            ("export", "markdown", "log/1.0", "--out", "/dev/null/x"),
+            74,
+            "error: /dev/null/x: Not a directory\n  fix: name a path",
+        ),
+    ],
+)
+def test_an_error_says_what_was_wrong_and_what_there_is(
+    arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, said in result.stderr) == (code, True), result.stderr
+
+
+def test_a_module_that_cannot_be_imported_is_the_users_and_no_bug_of_penstock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "boom_at_import.py").write_text("raise RuntimeError('no database')")
+    monkeypatch.syspath_prepend(tmp_path)
+    result = run("export", "markdown", "log/1.0", "--module", "boom_at_import")
+    assert result.exit_code == 2  # 64 below `penstock`
+    assert "boom_at_import cannot be imported: RuntimeError: no database" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["contract", "export"])
+def test_an_example_that_is_long_can_be_copied_as_it_is_shown(command: str) -> None:
+    lines = run(command, "--help").output.splitlines()
+    first = next(n for n, line in enumerate(lines) if line.strip().startswith("penstock specs"))
+    assert lines[first - 1].strip() == "Example:"
+    assert all(line.endswith("\\") for line in lines[first:-1])

@@ -179,6 +179,15 @@ def test_spec_that_is_gone_is_missed(project: Project) -> None:
     assert "nothing defines it" in project.run("check").stdout
 
 
+@pytest.mark.parametrize("command", ["check", "publish"])
+def test_a_check_of_nothing_does_not_succeed(project: Project, command: str) -> None:
+    """In CI it would hold for ever, because a module was named wrongly or not at all."""
+    project.write("")
+    result = project.run(command)
+    assert result.exit_code == 65
+    assert "there is no spec to look at: name its module with --module" in result.stderr
+
+
 def test_contract_of_a_consumer_is_kept(project: Project) -> None:
     project.publish(FIRST)
     (project.directory / "views.py").write_text(

@@ -24,7 +24,7 @@ _CHARACTERS_MAX: Final = 4 * 1024 * 1024
     "--from", "tool", type=click.Choice(TOOLS), help="The agent; by default what it looks like."
 )
 def import_config(file: Path, tool: Tool | None) -> None:
-    """Print a configuration of Fluent Bit, Vector, the OpenTelemetry Collector or Promtail as ours.
+    """Print a configuration of Fluent Bit, Vector, OpenTelemetry or Promtail as the collector's.
 
     A comment `not taken over` stands for each thing that has no counterpart. Look at them, and at
     what the result says with `penstock collector validate`, before you use it.
@@ -32,8 +32,9 @@ def import_config(file: Path, tool: Tool | None) -> None:
     try:
         draft = import_text(_read(file), suffix=file.suffix, tool=tool)
     except (OSError, UnicodeDecodeError, UnknownConfigurationError) as error:
+        reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{file}: {error}", fix="name a readable configuration, and its agent with --from"
+            f"{file}: {reason}", fix="name a readable configuration, and its agent with --from"
         ) from None
     click.echo(draft.text(), nl=False)
 

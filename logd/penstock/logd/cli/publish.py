@@ -126,10 +126,8 @@ def _publishing(nats: str, options: PublishOptions) -> Iterator[BlockingPublishe
         if reason.startswith("NATS at "):
             fix = "start the NATS server, or name that of logd with --nats nats://HOST:PORT"
         else:
-            fix = (
-                "see which streams store the subject, penstock logd match SUBJECT, and that --nats"
-            )
-            fix += " names the NATS server of logd"
+            fix = "see which streams store the subject, penstock logd match SUBJECT, and that"
+            fix += " --nats names the NATS server of logd"
         raise ServiceUnavailableError(reason, fix=fix) from None
 
 

@@ -65,7 +65,10 @@ class SchemaName:
             RefusedSpecError: It is not of the form ``name/MAJOR.MINOR``.
         """
         if len(schema_id) > SCHEMA_CHARACTERS_MAX or _SCHEMA.fullmatch(schema_id) is None:
-            raise RefusedSpecError("a schema id is namespace.name/MAJOR.MINOR in lower case")
+            raise RefusedSpecError(
+                f"{schema_id[:SCHEMA_CHARACTERS_MAX]!r} is no schema id: it looks like"
+                " shop.order_placed/1.0, namespace.name/MAJOR.MINOR in lower case"
+            )
         name, _, version = schema_id.partition("/")
         major, _, minor = version.partition(".")
         return cls(name, int(major), int(minor))
