@@ -82,6 +82,22 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
     assert "\\b" not in (found.epilog or ""), f"{command}: a backslash too many before the example"
 
 
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_help_explains_every_option_and_breaks_no_example(command: str) -> None:
+    """An example that goes over the end of a line cannot be copied."""
+    found: click.Command = cli
+    for name in command.split()[1:]:
+        assert isinstance(found, click.Group)
+        child = found.get_command(click.Context(found), name)
+        assert child is not None
+        found = child
+    options = [one for one in found.params if isinstance(one, click.Option) and not one.hidden]
+    assert [one.opts for one in options if not one.help] == []
+    told = {line.strip() for line in found.get_help(click.Context(found)).splitlines()}
+    examples = (found.epilog or "").replace("\b", "").splitlines()
+    assert [line for line in examples if line.strip() and line.strip() not in told] == []
+
+
 def test_make_targets_named_in_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {

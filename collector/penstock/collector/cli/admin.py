@@ -148,16 +148,20 @@ def reload(place: Path) -> None:
 
 
 @click.command(
-    epilog="Example: penstock collector tap /var/lib/penstock/collector --point out --source app"
+    epilog="\b\nExample:\n"
+    "  penstock collector tap /var/lib/penstock/collector --point out --source app"
 )
 @_place
-@click.option("--point", type=click.Choice(POINTS), default="out", show_default=True)
+@click.option(
+    "--point", type=click.Choice(POINTS), default="out", show_default=True,
+    help="Look at what comes in, what is published, or what goes to quarantine.",
+)  # fmt: skip
 @click.option("--source", default="*", help="Only sources with such a name, as in app*.")
 @click.option("--subject", default="*", help="Only such subjects; with --point out.")
 @click.option("--every", type=IntRange(min=1), default=1, help="Show one of so many.")
 @click.option("--limit", type=IntRange(min=1), help="End after so many.")
 def tap(place: Path, point: str, source: str, subject: str, every: int, limit: int | None) -> None:
-    """Show records as they pass, one JSON object a line; nothing waits for who looks.
+    """Show records as they pass, one JSON object a line; no record waits for a slow reader.
 
     It goes on after the collector was away, and says so once.
 
@@ -186,7 +190,10 @@ def tap(place: Path, point: str, source: str, subject: str, every: int, limit: i
 
 @click.command(epilog="Example: penstock collector top /var/lib/penstock/collector")
 @_place
-@click.option("--interval", type=FloatRange(min=0.1), default=1.0, show_default=True)
+@click.option(
+    "--interval", type=FloatRange(min=0.1), default=1.0, show_default=True,
+    help="Seconds from one look to the next.",
+)  # fmt: skip
 @click.option("--once", is_flag=True, help="Show one interval, and end.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an interval.")
 def top(place: Path, interval: float, *, once: bool, as_json: bool) -> None:

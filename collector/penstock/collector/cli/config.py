@@ -158,7 +158,10 @@ def test(files: tuple[Path, ...], wanted: str | None) -> None:
 
 @click.command(epilog="Example: penstock collector graph collector.yaml --format dot")
 @_FILES
-@click.option("--format", "form", type=click.Choice(["text", "dot"]), default="text")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "dot"]), default="text",
+    show_default=True, help="For people, or for Graphviz.",
+)  # fmt: skip
 def graph(files: tuple[Path, ...], form: str) -> None:
     """Show how records go from the sources to the output."""
     config, built = _load(files)

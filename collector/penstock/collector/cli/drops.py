@@ -85,7 +85,9 @@ def drops_ls(
         click.echo(_NOTHING, err=True)
 
 
-@drops.command("show", epilog=f"Example: penstock collector drops show {_PLACE} --service shop")
+@drops.command(
+    "show", epilog=f"\b\nExample:\n  penstock collector drops show {_PLACE} --service shop"
+)
 @_DIRECTORY
 @query_options(step=True)
 @_JSON

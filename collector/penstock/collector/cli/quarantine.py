@@ -98,7 +98,8 @@ def _explained(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 @quarantine.command(
-    "replay", epilog=f"Example: penstock collector quarantine replay {_QUARANTINE} --source app"
+    "replay",
+    epilog=f"\b\nExample:\n  penstock collector quarantine replay {_QUARANTINE} --source app",
 )
 @_DIRECTORY
 @click.option("--source", default="", help="Only what this source received.")

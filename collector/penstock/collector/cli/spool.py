@@ -60,7 +60,9 @@ def spool_ls(directory: Path) -> None:
         click.echo(_NOTHING, err=True)
 
 
-@spool.command("cat", epilog=f"Example: penstock collector spool cat {_SPOOL} --from 17 --to 18")
+@spool.command(
+    "cat", epilog=f"\b\nExample:\n  penstock collector spool cat {_SPOOL} --from 17 --to 18"
+)
 @_DIRECTORY
 @click.option("--from", "start", type=IntRange(min=0), help="First unit's offset.")
 @click.option("--to", "end", type=IntRange(min=0), help="Offset after the last unit.")
@@ -111,7 +113,9 @@ def spool_check(directory: Path) -> None:
     _show(report)
 
 
-@spool.command("repair", epilog=f"Example: penstock collector spool repair {_SPOOL} --dry-run")
+@spool.command(
+    "repair", epilog=f"\b\nExample:\n  penstock collector spool repair {_SPOOL} --dry-run"
+)
 @_DIRECTORY
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 def spool_repair(directory: Path, *, dry_run: bool) -> None:

@@ -291,7 +291,7 @@ def keys() -> None:
 
 
 @keys.command(
-    epilog="Example: penstock logd keys new billing --save billing.key >> /etc/penstock/keys"
+    epilog="\b\nExample:\n  penstock logd keys new billing --save billing.key >> /etc/penstock/keys"
 )
 @click.argument("name")
 @click.option("--days", type=IntRange(1, 3650), help="How long it is good; default: for ever.")

@@ -501,7 +501,10 @@ def rebalance(wait: bool, server: str, as_json: bool) -> None:
 
 
 @cluster.command(epilog="Example: penstock logd cluster wait --seconds 300")
-@click.option("--seconds", type=FloatRange(min=0), default=300.0, show_default=True)
+@click.option(
+    "--seconds", type=FloatRange(min=0), default=300.0, show_default=True,
+    help="Give up after so long.",
+)  # fmt: skip
 @json_option("One JSON object, when it is so.")
 @server_option
 def wait(seconds: float, as_json: bool, server: str) -> None:

@@ -77,7 +77,10 @@ def list_cursors(consumer: str | None, stream: str | None, server: str, as_json:
 @click.argument("consumer")
 @stream_argument()
 @click.argument("offset", type=IntRange(min=0))
-@click.option("--partition", type=int, default=0, show_default=True)
+@click.option(
+    "--partition", type=IntRange(min=0), default=0, show_default=True,
+    help="The partition's number.",
+)  # fmt: skip
 @server_option
 @json_option()
 def set_cursor(
@@ -93,7 +96,10 @@ def set_cursor(
 @cursors.command(epilog="Example: penstock logd cursors delete billing logs")
 @click.argument("consumer")
 @stream_argument()
-@click.option("--partition", type=int, default=0, show_default=True)
+@click.option(
+    "--partition", type=IntRange(min=0), default=0, show_default=True,
+    help="The partition's number.",
+)  # fmt: skip
 @server_option
 @json_option()
 def delete(consumer: str, stream: str, partition: int, server: str, as_json: bool) -> None:

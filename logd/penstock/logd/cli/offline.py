@@ -33,6 +33,7 @@ from penstock.logd.offline import fsck
 from penstock.logd.offline.dump import Dump
 from penstock.logd.offline.fsck import CheckReport, Problem
 from penstock.service import UnavailableError
+from penstock.service.cli import IntRange
 
 Keys = dict[str, KeySource]
 
@@ -140,12 +141,19 @@ def repair(directory: Path, dry_run: bool, as_json: bool) -> None:
 
 
 @click.command(
-    epilog="Example: penstock logd dump /var/lib/penstock/logd logs --format parquet -o logs.pq"
+    epilog="\b\nExample:\n"
+    "  penstock logd dump /var/lib/penstock/logd logs --format parquet -o logs.pq"
 )
 @_directory
 @click.argument("stream", required=False)
-@click.option("--partition", type=int, default=0, show_default=True)
-@click.option("--from", "start", type=_OFFSET, default="earliest", show_default=True)
+@click.option(
+    "--partition", type=IntRange(min=0), default=0, show_default=True,
+    help="The partition's number.",
+)  # fmt: skip
+@click.option(
+    "--from", "start", type=_OFFSET, default="earliest", show_default=True,
+    help="The first offset.",
+)  # fmt: skip
 @click.option("--to", "end", type=_OFFSET, default="latest", show_default=True, help="Exclusive.")
 @click.option(
     "--format",

@@ -393,7 +393,10 @@ class _Asked:
     help="An Arrow IPC file, Parquet (zstd), or JSON lines. Default: by the file's name.",
 )
 @PARTITIONS
-@click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
+@click.option(
+    "--from", "start", type=POSITION, default="earliest", show_default=True,
+    help="The first record: an offset, a time or how long ago.",
+)  # fmt: skip
 @click.option("--to", "end", type=POSITION, default="latest", show_default=True, help="Exclusive.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @skip_damaged_option

@@ -665,7 +665,10 @@ def _time_of(row: _Row) -> int:
 @click.command(epilog="Example: penstock logd fetch logs --to 1000 --format arrow > logs.arrow")
 @stream_argument()
 @PARTITIONS
-@click.option("--from", "start", type=POSITION, default="earliest", show_default=True)
+@click.option(
+    "--from", "start", type=POSITION, default="earliest", show_default=True,
+    help="The first record: an offset, a time or how long ago.",
+)  # fmt: skip
 @click.option(
     "--to",
     "end",

@@ -36,7 +36,10 @@ def plan(path: Path) -> None:
 
 @click.command(epilog="Example: penstock router preview job.yaml --records 200 --sink search")
 @job_argument
-@click.option("--records", type=IntRange(1, 100_000), default=1000, show_default=True)
+@click.option(
+    "--records", type=IntRange(1, 100_000), default=1000, show_default=True,
+    help="How many of the last records to route.",
+)  # fmt: skip
 @click.option("--sink", "only", multiple=True, help="Only this sink's requests; repeatable.")
 @click.option("--whole", is_flag=True, help="Show requests whole, however long.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, and nothing else.")

@@ -37,7 +37,7 @@ _WHERE: Final = "An offset, earliest, latest, a time, or 15m ago."
 
 
 @click.command(
-    epilog="Example: penstock router replay job.yaml --sink lake --from 2026-01-31T03:00:00Z"
+    epilog="\b\nExample:\n  penstock router replay job.yaml --sink lake --from 2026-01-31T03:00:00Z"
 )
 @job_argument
 @click.option("--sink", required=True, help="The one sink that gets the records again.")

@@ -119,7 +119,7 @@ def create(name: str, subject: str, as_json: bool, server: str, **options: Any) 
 
 
 @click.command(
-    epilog="Example: penstock logd streams alter logs --retention-age-s 86400 --min-isr 2"
+    epilog="\b\nExample:\n  penstock logd streams alter logs --retention-age-s 86400 --min-isr 2"
 )
 @stream_argument("name")
 @_options_of(Change.ALTER)

@@ -144,7 +144,10 @@ def _check_equal(name: str, verdicts: Sequence[PartitionVerdict]) -> None:
 
 @click.command(epilog="Example: penstock logd streams move logs --to logd-1,logd-2,logd-4")
 @stream_argument("name")
-@click.option("--partition", type=IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--partition", type=IntRange(min=0), default=0, show_default=True,
+    help="The partition's number.",
+)  # fmt: skip
 @click.option("--to", "nodes", metavar="NODE,...", help="Its replicas from now on, leader first.")
 @click.option("--cancel", is_flag=True, help="Give up a move that is under way.")
 @wait_option
@@ -218,7 +221,10 @@ class MovedElsewhereError(ServiceError):
 
 @click.command(epilog="Example: penstock logd streams observers logs --on logd-4,logd-5")
 @stream_argument("name")
-@click.option("--partition", type=IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--partition", type=IntRange(min=0), default=0, show_default=True,
+    help="The partition's number.",
+)  # fmt: skip
 @click.option("--on", "nodes", metavar="NODE,...", help="Its observers from now on.")
 @click.option("--none", is_flag=True, help="It has none from now on.")
 @json_option()
@@ -242,7 +248,10 @@ def observers(
 
 @click.command(epilog="Example: penstock logd streams elect logs --partition 2 --lose-records")
 @stream_argument("name")
-@click.option("--partition", type=IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--partition", type=IntRange(min=0), default=0, show_default=True,
+    help="The partition's number.",
+)  # fmt: skip
 @click.option("--lose-records", is_flag=True, help="Do not ask.")
 @json_option()
 @server_option
