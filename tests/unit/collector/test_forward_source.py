@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
 from penstock.collector.limits import SPOOL_WRITER_LIMITS, SpoolWriterLimits
 from penstock.collector.sources.forward.source import ForwardSettings, ForwardSource
+from penstock.service import ConfigError
 from tests.support.certificates import Authority
 from tests.support.spool_writer import SpoolingIntake, spooling
 from tests.support.waiting import wait_until_async
@@ -205,6 +207,18 @@ async def test_a_key_of_a_file_is_read_for_each_connection(tmp_path: Path) -> No
         assert await sender.receive() is None, "nobody is let in without a key to compare"
         await wait_until_async(lambda: spool_writer.account.notes["protocol_errors"] > before)
         sender.close()
+
+
+@pytest.mark.parametrize("option", ["shared_key", "users"])
+async def test_a_key_that_cannot_be_read_ends_the_start(tmp_path: Path, option: str) -> None:
+    """Else the source is well, and nobody is let in."""
+    missing = {"file": str(tmp_path / "none")}
+    options: dict[str, Any] = {"shared_key": "key", "users": {"anna": "pass"}}
+    options[option] = missing if option == "shared_key" else {"anna": missing}
+    key = option if option == "shared_key" else "users.anna"
+    with pytest.raises(ConfigError, match=f"source forward: {key}: .*none: No such file"):
+        async with listening(tmp_path, **options):
+            pass
 
 
 async def test_a_stranger_may_not_send_a_whole_message_for_a_ping(tmp_path: Path) -> None:

@@ -215,7 +215,12 @@ def test_ids_of_which_no_part_knows_are_named() -> None:
     trace.unknown_ids = unknown_ids(question, trace)
     assert trace.unknown_ids == ["t9", "r9"]
     last = [*report(trace)][-1]
-    assert last == "r9: no record that was found has it, and no collector knows it"
+    assert last == (
+        "r9: no record that was found has it, and no collector knows it;"
+        " an id has 32 hexadecimal digits"
+    )
+    trace.unknown_ids = [TRACE, "018f2c19-aa00-7000-8000-000000000042"]
+    assert all(line.endswith("no collector knows it") for line in [*report(trace)][-2:])
 
 
 def test_where_nothing_is_found_or_no_job_reads_it_the_code_is_1(job: FakePart) -> None:

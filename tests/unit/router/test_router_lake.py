@@ -496,6 +496,18 @@ def test_a_lake_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "is no directory" in result.output
 
 
+@pytest.mark.parametrize("command", ["ls", "stats", "verify"])
+def test_a_directory_that_is_no_lake_is_not_passed_for_an_empty_one(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "lake").mkdir()
+    done = invoke(command, tmp_path)
+    assert done.exit_code == 0
+    assert (
+        done.stderr == f"{tmp_path / 'lake'} has no file of a lake; is it the path of the sink?\n"
+    )
+
+
 def test_a_new_lake_has_a_directory_for_each_kind_and_hour(
     tmp_path: Path, clock: TestClock
 ) -> None:

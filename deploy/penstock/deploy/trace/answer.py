@@ -103,7 +103,7 @@ def _condition_search(where: str, client: PartsClient, parts: Parts) -> Search:
     try:
         return by_condition(where, client, next(iter(parts.jobs)))
     except JobUnavailableError as error:
-        raise ConditionError(str(error)) from None
+        raise ConditionError(str(error).removeprefix("where: ")) from None
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A trace for people: a block for each record, a line for each sink."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -9,6 +10,8 @@ from penstock.deploy.trace.explain import Origin, RecordTrace, Trace
 
 _VALUES_MAX: Final = 6
 """Values of a condition's columns that are shown; `--json` has all."""
+
+_ID: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def report(trace: Trace) -> Iterator[str]:
@@ -22,7 +25,8 @@ def report(trace: Trace) -> Iterator[str]:
         yield f"the search ended at {pluralize(len(trace.records), 'record')}: --limit shows more"
     yield from map(edge_text, trace.edges)
     for one in trace.unknown_ids:
-        yield f"{one}: no record that was found has it, and no collector knows it"
+        hint = "" if _ID.fullmatch(one) else "; an id has 32 hexadecimal digits"
+        yield f"{one}: no record that was found has it, and no collector knows it{hint}"
     yield from (f"not known which: {it.sentence}" for it in trace.applications)
     for name, state in trace.stopped.items():
         yield f"{name}: {state}"

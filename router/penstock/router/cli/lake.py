@@ -1,7 +1,7 @@
 """`penstock lake`: what is in a lake of Parquet files, and its compaction."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -61,9 +61,11 @@ def list_partitions(store: "LakeStore", *, shows_files: bool, as_json: bool) -> 
 
     if shows_files:
         paths = [store.locate(path) for path in LakeIndex(store).live()]
+        _note_nothing(store, paths)
         click.echo(json.dumps(paths) if as_json else "\n".join(paths))
         return
     found = partitions(store)
+    _note_nothing(store, found)
     if as_json:
         click.echo(json.dumps([{"partition": key, **asdict(it)} for key, it in found.items()]))
         return
@@ -80,6 +82,7 @@ def stats(store: "LakeStore", *, as_json: bool) -> None:
 
     whole = _whole(partitions(store).values())
     found = streams(store)
+    _note_nothing(store, found)
     if as_json:
         told = [{**asdict(key), **asdict(it)} for key, it in found.items()]
         click.echo(json.dumps({**asdict(whole), "streams": told}))
@@ -104,6 +107,7 @@ def verify(store: "LakeStore", *, as_json: bool) -> None:
     from penstock.router.lake.inspect import verify as look
 
     found = look(store)
+    _note_nothing(store, (*found.streams, *found.damaged))
     click.echo(json.dumps(_verified_json(found)) if as_json else _verified_text(found))
     if not found.is_sound:
         doubles = sum(it.double_rows for it in found.streams.values())
@@ -167,6 +171,11 @@ def compact(  # noqa: PLR0913 - each is its own option
         f"merged {pluralize(told['merged_files'], 'file')} into {told['merged_into']}, removed"
         f" {told['removed_files']}; {pluralize(result.waiting, 'plan')} waiting"
     )
+
+
+def _note_nothing(store: "LakeStore", found: "Collection[object]") -> None:
+    if not found:
+        click.echo(f"{store.url} has no file of a lake; is it the path of the sink?", err=True)
 
 
 def _whole(found: "Iterable[PartitionTotal]") -> "PartitionTotal":

@@ -243,7 +243,8 @@ class S3Objects:
         except self._no_credentials as error:
             raise WrongKeyError(
                 f"{location}: {error}",
-                fix=f"give {self._location}.access_key_id and .secret_access_key",
+                fix="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use another way of"
+                " AWS's; a job's sink or store also takes access_key_id and secret_access_key",
             ) from None
         except (self._failed, OSError) as error:
             self.close()

@@ -39,7 +39,7 @@ from penstock.collector.sources.settings import REUSE_PORT, ListeningSettings, T
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import Payload, RetryBuffer, SpoolWriter
-from penstock.service import HostPort, SocketPath
+from penstock.service import ConfigError, HostPort, SocketPath
 from penstock.service.config_types import Secret
 
 _SOCKET_MODE = 0o660
@@ -111,6 +111,7 @@ class ForwardSource(Source):
     @override
     async def start(self) -> None:
         section = self._section
+        self._check_secrets()
         if section.path is not None:
             await self._listener.listen_unix(section.path, _SOCKET_MODE)
             return
@@ -237,6 +238,25 @@ class ForwardSource(Source):
             self._spool_writer.note("messages_unfinished", int(begun))
             return None
         return data
+
+    def _check_secrets(self) -> None:
+        """Refuse to start where nobody could be let in.
+
+        Raises:
+            ConfigError: A key or password cannot be read.
+        """
+        given = {"shared_key": self._section.shared_key}
+        given |= {f"users.{name}": secret for name, secret in self._section.users.items()}
+        for key, secret in given.items():
+            try:
+                if secret is not None:
+                    secret.read()
+            except OSError as error:
+                reason = f"{error.filename}: {error.strerror}" if error.filename else error
+                raise ConfigError(
+                    f"source {self.name}: {key}: {reason}",
+                    fix="name a variable that is set, or a file that the collector may read",
+                ) from None
 
     def _secrets(self) -> Secrets:
         """Read the secrets as they are now.
