@@ -172,7 +172,7 @@ def test_one_node_does_what_three_do(tmp_path: Path, nats_url: str) -> None:
         for words, code in (
             ("streams create y --subject y --replication-factor 3", "NOT_ENOUGH_NODES"),
             ("streams move logs --to b --no-wait", "UNKNOWN_NODE"),
-            ("cluster step-down", "NO_HEIR"),
+            ("cluster step-down", "NO_CANDIDATE"),
         ):
             status, out, error = asked(*words.split())
             assert (status, out, code in error) == (1, "", True), (words, error)

@@ -88,7 +88,7 @@ def test_the_controller_is_another_on_demand(cluster: LogdCluster) -> None:
         wait_until(lambda: log.cluster().controller == before)
         with pytest.raises(RefusedError) as refused:
             log.step_down("nobody")
-        assert refused.value.code == "NO_HEIR"
+        assert refused.value.code == "NO_CANDIDATE"
     other = next(name for name in cluster.names if name != before)
     servers = ",".join(cluster.nodes[name].fetch for name in cluster.running())
     asked = ["cluster", "step-down", "--to", other, "--server", servers]

@@ -127,9 +127,9 @@ class Node:
         ends = {"end_offset": 5, "known_end": (9, 5, None)[partition]}
         return {"leader": "b", "unclean_elections": 1} | ends
 
-    async def step_down(self, heir: str | None) -> str:
-        self._in.changes.append(("step_down", heir))
-        return heir or "b"
+    async def step_down(self, target: str | None) -> str:
+        self._in.changes.append(("step_down", target))
+        return target or "b"
 
     async def rebalance(self) -> int:
         return 7

@@ -282,9 +282,10 @@ def parse(model: type[Model], document: Mapping[str, Any]) -> Model:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "request"
-        raise RefusedError(
-            "BAD_REQUEST", f"{key}: {first['msg'].removeprefix('Value error, ')}", key=key
-        ) from None
+        reason = first["msg"].removeprefix("Value error, ")
+        if reason.startswith("Input should "):
+            reason = f"must {reason.removeprefix('Input should ')}"
+        raise RefusedError("BAD_REQUEST", f"{key}: {reason}", key=key) from None
 
 
 def split_settings(document: Mapping[str, Any]) -> tuple[StreamConfig, ReplicationSettings]:

@@ -69,7 +69,7 @@ SOUND: Final[tuple[dict[str, Any], ...]] = (
     {"api": "elect", "stream": "logs", "partition": 0, "lose_records": True},
     {"api": "rebalance"},
     {"api": "purge", "stream": "logs", "partition": 0, "before": 1},
-    {"api": "step_down", "heir": None},
+    {"api": "step_down", "target": None},
     {"api": "verify", "stream": "logs", "offset": 0, "upto": 10, "records": True},
     {"api": "find_ids", "stream": "logs", "ids": ["a"], "offset": 0, "upto": 10},
     {"api": "restore", "stream": "logs", "partition": 0, "upload": 100},

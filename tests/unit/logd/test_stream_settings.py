@@ -8,7 +8,7 @@ from penstock.logd.errors import RefusedError
 from penstock.logd.metadata.records import ReplicationOptions
 from penstock.logd.metadata.retention_policy import Retention
 from penstock.logd.metadata.streams import StreamConfig
-from penstock.logd.stream_options import altered, split_settings
+from penstock.logd.stream_options import ReplicationSettings, altered, parse, split_settings
 
 LOGS = StreamConfig(name="logs", subject="t.>", retention=Retention(age_s=60, messages=5))
 THREE = ReplicationOptions(replication_factor=3, min_isr=2)
@@ -61,3 +61,8 @@ def test_a_restore_can_be_ended_and_not_moved() -> None:
             altered(config, THREE, wanted)
     with pytest.raises(RefusedError, match="made of a backup"):
         altered(LOGS, THREE, {"restore_upto": None})
+
+
+def test_a_number_out_of_range_is_refused_in_the_words_of_a_configuration() -> None:
+    with pytest.raises(RefusedError, match="partitions: must be greater than or equal to 1"):
+        parse(ReplicationSettings, {"partitions": 0})

@@ -273,7 +273,7 @@ class Handlers:
 
     @_handles(operations.StepDown)
     async def _step_down(self, request: operations.StepDown, _: ResponseSlot) -> Document:
-        return {"controller": await self._streams.step_down(request.heir)}
+        return {"controller": await self._streams.step_down(request.target)}
 
     @_handles(operations.Gaps)
     async def _gaps(self, _: operations.Gaps, __: ResponseSlot) -> Document:

@@ -395,7 +395,7 @@ class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
 class StepDown(Request, frozen=True, kw_only=True, tag="step_down"):
     """A change of the controller."""
 
-    heir: Annotated[str | None, Meta(description="a node; null: any")] = None
+    target: Annotated[str | None, Meta(description="a node; null: any")] = None
 
 
 class Gaps(Request, frozen=True, kw_only=True, tag="gaps"):

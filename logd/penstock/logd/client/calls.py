@@ -222,7 +222,7 @@ def purge(stream: str, partition: int, before: int) -> Call[int]:
 
 def step_down(target: str | None) -> Call[str]:
     """Have another node be the controller."""
-    request = operations.StepDown(heir=target)
+    request = operations.StepDown(target=target)
     return make(request, models.Controller, lambda answer, _: answer.controller)
 
 

@@ -352,7 +352,7 @@ class LogClient:
         """Have another node be the controller, that one or any; which one is then.
 
         Raises:
-            RefusedError: `NO_HEIR`: it is not there, or none is.
+            RefusedError: `NO_CANDIDATE`: it is not there, or none is.
         """
         return self.ask(calls.step_down(target))
 

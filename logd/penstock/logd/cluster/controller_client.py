@@ -96,10 +96,10 @@ class ControllerClient:
         """Have another node lead the metadata group; which one.
 
         Raises:
-            RefusedError: `NO_HEIR`.
+            RefusedError: `NO_CANDIDATE`.
             UnavailableError: Not in time.
         """
-        answer = await self._ask("step_down", {"heir": target}, timeout_s)
+        answer = await self._ask("step_down", {"target": target}, timeout_s)
         return str(answer["controller"])
 
     async def elect(self, key: PartitionKey, *, timeout_s: float) -> Document:
@@ -201,14 +201,14 @@ class ControllerClient:
         return {}
 
     async def _step_down(self, request: Document) -> Document:
-        target = request.get("heir")
+        target = request.get("target")
         if target == self._node.name:  # it is the controller already
             return {"controller": target}
         candidates = self._node.candidates()
         if (target is not None and target not in candidates) or not candidates:
             message = f"node {target or 'other than ' + self._node.name} is not there to decide"
             raise RefusedError(
-                "NO_HEIR", f"{message}; those that are: {', '.join(candidates) or 'none'}"
+                "NO_CANDIDATE", f"{message}; those that are: {', '.join(candidates) or 'none'}"
             )
         await self._node.hand_over(_ELECT_S, target=target)
         leader = self._node.group.leader

@@ -397,7 +397,7 @@ class ClusterStreams:
             target: The new controller; None: any live node.
 
         Raises:
-            RefusedError: `NO_HEIR`: none is there that can.
+            RefusedError: `NO_CANDIDATE`: none is there that can.
         """
         self._replicas.cluster.check_takes_part(change=True)
         return await self._decisions.step_down(target, timeout_s=_CHANGE_S)
