@@ -202,7 +202,9 @@ async def _ask_all(
     if not any(statuses.values()):
         raise UnavailableError(
             f"nothing answers at {', '.join(running['parts'].values())}",
-            fix="start it with: penstock up",
+            fix="start that part, or name its admin endpoint with --url"
+            if urls
+            else "start it with: penstock up",
         )
     return statuses, running
 
@@ -281,7 +283,7 @@ def print_parts(
         table.add_column(title, justify="right")
     reasons: list[str] = []
     for name, status in statuses.items():
-        health = status["health"] if status else "not running"
+        health = status["health"] if status else "no answer"
         first = (Text(name, style="bold"), Text(health, style=_STYLES.get(health, "red")))
         stages = status["stages"] if status else []
         shown = stages if everything else shortened(stages)

@@ -17,6 +17,7 @@ from penstock.deploy.status import (
     print_parts,
     shortened,
 )
+from tests.support.processes import free_port
 
 
 def stage(name: str, *, received: int = 0, errors: int = 0) -> dict[str, Any]:
@@ -100,3 +101,15 @@ def test_an_address_that_is_none_is_named(command: str, url: str) -> None:
     result = CliRunner().invoke(cli, [*command.split(), "--url", url])
     assert result.exit_code == ExitCode.USAGE, result.output
     assert f"{url!r} is not http://HOST:PORT" in result.output
+
+
+def test_a_part_that_is_silent_gives_no_answer_and_may_still_run() -> None:
+    statuses: Statuses = {**logd([]), "router": None}
+    assert printed(statuses)[-1].split() == ["router", "no", "answer"]
+
+
+def test_an_address_where_nothing_answers_is_not_mended_by_an_up() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = CliRunner().invoke(cli, ["status", "--url", url])
+    assert done.exit_code == ExitCode.UNAVAILABLE
+    assert "fix: start that part, or name its admin endpoint with --url" in done.stderr

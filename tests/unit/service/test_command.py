@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from typing import Any
 
 import click
 import pytest
@@ -163,7 +164,7 @@ def test_a_question_that_is_not_answered_with_yes_says_that_nothing_was_changed(
 
 @pytest.mark.parametrize(("kind", "name"), [(IntRange(1, 5), "integer"), (FloatRange(0), "number")])
 def test_a_number_that_is_none_is_said_to_be_no_number_and_not_no_range(
-    kind: click.ParamType, name: str
+    kind: click.ParamType[Any], name: str
 ) -> None:
     with pytest.raises(click.BadParameter, match=f"'x' is not a valid {name}"):
         kind.convert("x", None, None)
