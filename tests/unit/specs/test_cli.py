@@ -67,7 +67,7 @@ def test_help_shows_an_example(command: str) -> None:
             65,
             "'Bad.Name/1.0' is no schema id: it looks like shop.order_placed",
         ),
-        (("diff", "log/1.0", "nope"), 65, "known: audit/1.0, event/1.0, "),
+        (("diff", "log/1.0", "nope"), 65, "no file of JSON Schema; known: "),
         (
             ("export", "markdown", "log/1.0", "--out", "/dev/null/x"),
             74,
