@@ -92,7 +92,11 @@ def test_a_third_partys_sink_is_found_by_its_entry_point(plugins: Plugins, tmp_p
 @pytest.mark.parametrize(
     ("brought", "reason"),
     [
-        ([("pigeon", "no_such_module:Pigeon")], "cannot be loaded: No module named"),
+        ([("pigeon", "no_such_module:Pigeon")], "cannot be loaded: ModuleNotFoundError: No"),
+        (
+            [("pigeon", "acme_boom:Pigeon")],
+            "cannot be loaded: RuntimeError: boom; correct, upgrade",
+        ),
         ([("pigeon", f"{__name__}:PAGES")], "is not a sink: it needs config_class"),
         ([("pigeon", f"{__name__}:Pigeon"), ("pigeon", "other:Pigeon")], "uninstall all but one"),
         (
@@ -104,11 +108,21 @@ def test_a_third_partys_sink_is_found_by_its_entry_point(plugins: Plugins, tmp_p
 def test_a_sink_that_cannot_be_used_is_refused_with_its_package(
     plugins: Plugins, tmp_path: Path, brought: list[tuple[str, str]], reason: str
 ) -> None:
+    (tmp_path / "site-packages" / "acme_boom.py").write_text("raise RuntimeError('boom')")
     for name, value in brought:
         plugins(name, value)
     with pytest.raises(Exception, match=re.escape(reason)) as caught:
         load(tmp_path, sinks={"lake": {"type": "pigeon"}})
     assert "sinks.lake: " in str(caught.value)
+
+
+def test_a_sink_that_cannot_be_loaded_is_named_and_hides_no_other(plugins: Plugins) -> None:
+    plugins("crow", "no_such_module:Crow")
+    plugins("pigeon", f"{__name__}:Pigeon")
+    done = CliRunner().invoke(cli, ["sinks"])
+    assert done.exit_code == 0, done.output
+    assert "crow: the sink 'crow' of the package" in done.stdout
+    assert "pigeon: Records on the leg of a bird." in done.stdout
 
 
 def test_the_routers_own_names_cannot_be_taken_over(plugins: Plugins, tmp_path: Path) -> None:

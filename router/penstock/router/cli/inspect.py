@@ -81,12 +81,17 @@ def status(path: Path, *, as_json: bool) -> None:
 )
 def sinks(*, markdown: bool) -> None:
     """List the types of sinks, what they guarantee, and their options."""
-    from penstock.router.sinks.registry import guarantees, sink_kinds
+    from penstock.router.sinks.registry import guarantees, known_types, sink_kind
 
     if markdown:
         click.echo("\n".join(guarantees()))
         return
-    for kind in sink_kinds():
+    for name in known_types():
+        try:
+            kind = sink_kind(name)
+        except ValueError as error:
+            click.echo(f"{name}: {error}")
+            continue
         first, *options = option_lines(kind.config)
         click.echo(first if kind.package == "penstock" else f"{first} (package {kind.package})")
         click.echo(f"    on replay: {kind.sink.guarantee}")

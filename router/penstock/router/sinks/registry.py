@@ -87,9 +87,10 @@ def sink_kind(name: str) -> SinkKind:
     package = _package(found[0])
     try:
         return _kind(name, found[0].load(), package)
-    except (ImportError, AttributeError, TypeError) as error:
+    except Exception as error:  # a package's module may raise anything when it is imported
         raise ValueError(
-            f"the sink {name!r} of the package {package} cannot be loaded: {error}"
+            f"the sink {name!r} of the package {package} cannot be loaded:"
+            f" {type(error).__name__}: {error}; correct, upgrade or uninstall the package"
         ) from error
 
 
