@@ -185,7 +185,7 @@ async def test_cursors_are_set_listed_and_deleted(logd: Logd, nats_url: str) -> 
         ([*set_billing, "0", "--partition", "7"], "UNKNOWN_PARTITION"),
     ):
         code, _, error = command(logd, *wrong)
-        assert (code, code_of in error, "correct the request" in error) == (1, True, False)
+        assert (code, code_of in error, "fix: correct the " in error) == (1, True, False)
     assert command(logd, *set_billing, "soon")[0] == 64
     deleting = ["cursors", "delete", "billing", "logs"]
     assert command(logd, *deleting)[:2] == (0, b"the cursor of billing in logs/0 is deleted\n")
