@@ -115,6 +115,10 @@ COLLECTOR = """
 data_dir: collector
 sources: [{type: host_metrics}]
 """
+OTLP = """
+data_dir: collector
+sources: [{type: otlp}]
+"""
 LOGD = """
 data_dir: logd
 streams: [{name: logs, subject: "telemetry.logs.>"}]
@@ -139,9 +143,10 @@ def _modules(program: str, *arguments: str, **variables: str) -> set[str]:
     [
         ("penstock.logd", LOGD, UNUSED | LOGD_UNUSED),
         ("penstock.collector", COLLECTOR, UNUSED | {"google.protobuf"}),
+        ("penstock.collector", OTLP, UNUSED | {"google.protobuf"}),
         ("penstock.deploy.console", CONSOLE, UNUSED | {"nats", "opentelemetry"}),
     ],
-    ids=["logd", "collector", "console"],
+    ids=["logd", "collector", "collector of OTLP", "console"],
 )
 def test_a_daemon_imports_nothing_that_its_configuration_does_not_ask_for(
     tmp_path: Path, module: str, text: str, unused: set[str]

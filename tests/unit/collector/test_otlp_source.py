@@ -1,9 +1,11 @@
 """The OTLP source on real sockets, with a spool that nobody empties."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import re
+import socket
 import ssl
 import struct
 import zlib
@@ -21,11 +23,14 @@ from google.rpc import error_details_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
     ExportLogsServiceRequest,
 )
+from structlog.testing import capture_logs
 
 from penstock.collector.limits import OTLP_RETRY_AFTER_S, SpoolWriterLimits
+from penstock.collector.sources.otlp.grpc import OtlpGrpc
+from penstock.collector.sources.otlp.response import Answer, Code
 from penstock.collector.sources.otlp.settings import OtlpSettings
 from penstock.collector.sources.otlp.source import OtlpSource
-from penstock.service import ConfigError
+from penstock.service import ConfigError, UnavailableError
 from tests.support import receiving
 from tests.support.certificates import Authority
 from tests.support.receiving import listening
@@ -35,6 +40,8 @@ from tests.support.waiting import wait_until_async
 EXPORT = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
+SETTINGS = 4
+"""Type of the frame that a server of HTTP/2 sends first (RFC 9113, 3.4)."""
 
 
 def request(count: int = 1, *, body: str = "hi", severity: int = 9) -> ExportLogsServiceRequest:
@@ -130,6 +137,68 @@ async def test_a_grpc_request_is_durable_when_it_is_answered(
     assert await export(source, body, compression=grpc.Compression.Gzip) == b""
     assert await export(source, body, compression=grpc.Compression.Deflate) == b""
     assert bodies(spool_writer) == ["hi"] * 6
+
+
+async def test_connections_that_come_first_at_once_share_one_grpc_server(
+    source: OtlpSource,
+) -> None:
+    endpoint = source.endpoints["grpc"]
+    streams = await asyncio.gather(*(receiving.connect(endpoint) for _ in range(5)))
+    for reader, _ in streams:
+        assert (await reader.readexactly(9))[3] == SETTINGS
+    for _, writer in streams:
+        writer.close()
+    assert await export(source, request().SerializeToString()) == b""
+
+
+async def taken(*_: object) -> Answer:
+    return Answer(Code.OK, b"")
+
+
+async def test_where_grpc_cannot_be_served_the_next_connection_tries_again(
+    spool_writer: SpoolingIntake,
+) -> None:
+    server = OtlpGrpc(OtlpSettings(type="otlp"), taken, spool_writer)
+    endpoint = await server.start("127.0.0.1:0", None)
+    with socket.socket(socket.AF_UNIX) as other, capture_logs() as logs:
+        other.bind(f"\0{server.socket}")
+        reader, writer = await receiving.connect(endpoint)
+        assert await reader.read() == b""
+        writer.close()
+    assert [(it["event"], it["log_level"], it["source"]) for it in logs] == [
+        ("grpc_unavailable", "error", "otlp")
+    ]
+    reader, writer = await receiving.connect(endpoint)
+    assert (await reader.readexactly(9))[3] == SETTINGS
+    writer.close()
+    await server.stop()
+
+
+async def test_a_server_that_stops_as_the_first_connection_comes_ends_that(
+    spool_writer: SpoolingIntake,
+) -> None:
+    server = OtlpGrpc(OtlpSettings(type="otlp"), taken, spool_writer)
+    reader, writer = await receiving.connect(await server.start("127.0.0.1:0", None))
+    await server.stop()
+    with contextlib.suppress(ConnectionError):
+        await reader.read()  # up to its end
+    with socket.socket(socket.AF_UNIX) as other, pytest.raises(ConnectionRefusedError):
+        other.connect(f"\0{server.socket}")
+    writer.close()
+
+
+async def test_a_server_with_a_certificate_ends_where_its_address_is_taken(
+    tmp_path: Path, spool_writer: SpoolingIntake
+) -> None:
+    own = Authority(tmp_path / "ca").sign("server", "DNS:localhost")
+    pair = own.key.read_bytes(), own.cert.read_bytes()
+    server = OtlpGrpc(OtlpSettings(type="otlp"), taken, spool_writer)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="cannot listen"):
+            await server.start(address, grpc.ssl_server_credentials([pair]))
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(f"\0{server.socket}")
 
 
 @pytest.mark.parametrize("coding", ["zstd", "snappy", "lz4"])

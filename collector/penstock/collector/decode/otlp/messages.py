@@ -11,17 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError, Message
-from google.rpc import error_details_pb2, status_pb2
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
+from penstock.base.lazy_module import LazyModule
 from penstock.collector.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.message import Message
+    from google.rpc import error_details_pb2, status_pb2
+    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+else:  # `penstock.collector.sources.otlp` has them imported, on a thread
+    error_details_pb2 = LazyModule("google.rpc.error_details_pb2")
+    status_pb2 = LazyModule("google.rpc.status_pb2")
+    logs_service_pb2 = LazyModule("opentelemetry.proto.collector.logs.v1.logs_service_pb2")
+    metrics_service_pb2 = LazyModule("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    trace_service_pb2 = LazyModule("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
 Json = dict[str, Any]
 _IDS: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
@@ -50,6 +59,7 @@ class Signal:
     Attributes:
         name: The name in the HTTP path ``/v1/<name>``.
         service: Full name of the gRPC service; its method is ``Export``.
+        types: Module that protobuf's compiler made of the service.
         elements: The request's only field: resources with what they emitted.
         rejected: The partial success's field that counts what was not taken.
         members: Name of the counted items, for people.
@@ -57,30 +67,37 @@ class Signal:
 
     name: str
     service: str
-    request: Callable[[], Message]
-    response: Callable[[], Any]
+    types: Any
     elements: str
     rejected: str
     members: str
+
+    def request(self) -> "Message":
+        """An empty request."""
+        made: Message = self._message("Request")
+        return made
+
+    def response(self) -> Any:
+        """An empty response."""
+        return self._message("Response")
+
+    def _message(self, kind: str) -> Any:
+        return getattr(self.types, f"Export{self.service.rpartition('.')[2]}{kind}")()
 
 
 _PACKAGE: Final = "opentelemetry.proto.collector"
 SIGNALS: Final = (
     Signal(
         "logs", f"{_PACKAGE}.logs.v1.LogsService",
-        logs_service_pb2.ExportLogsServiceRequest, logs_service_pb2.ExportLogsServiceResponse,
-        "resourceLogs", "rejected_log_records", "log records",
+        logs_service_pb2, "resourceLogs", "rejected_log_records", "log records",
     ),
     Signal(
         "traces", f"{_PACKAGE}.trace.v1.TraceService",
-        trace_service_pb2.ExportTraceServiceRequest, trace_service_pb2.ExportTraceServiceResponse,
-        "resourceSpans", "rejected_spans", "spans",
+        trace_service_pb2, "resourceSpans", "rejected_spans", "spans",
     ),
     Signal(
         "metrics", f"{_PACKAGE}.metrics.v1.MetricsService",
-        metrics_service_pb2.ExportMetricsServiceRequest,
-        metrics_service_pb2.ExportMetricsServiceResponse,
-        "resourceMetrics", "rejected_data_points", "data points",
+        metrics_service_pb2, "resourceMetrics", "rejected_data_points", "data points",
     ),
 )  # fmt: skip
 LOGS: Final = SIGNALS[0]
@@ -98,12 +115,14 @@ def decode_request(signal: Signal, body: bytes, encoding: Encoding) -> list[Json
     return elements
 
 
-def parse_request(signal: Signal, body: bytes) -> Message:
+def parse_request(signal: Signal, body: bytes) -> "Message":
     """A protobuf request as it is.
 
     Raises:
         RemoteProtocolError: It is none.
     """
+    from google.protobuf.message import DecodeError
+
     request = signal.request()
     try:
         request.ParseFromString(body)
@@ -112,7 +131,7 @@ def parse_request(signal: Signal, body: bytes) -> Message:
     return request
 
 
-def as_json(message: Message) -> Json:
+def as_json(message: "Message") -> Json:
     """A message as the object that OTLP's JSON mapping has for it."""
     readers = _readers(message.DESCRIPTOR)
     found: Json = {}
@@ -150,15 +169,15 @@ def encode_status(
         retry_after_s: Seconds after which a retry may succeed; None: never.
     """
     message = message[:_ERROR_CHARACTERS_MAX]
-    retry = error_details_pb2.RetryInfo()
     if encoding is Encoding.JSON:
         status: Json = {"code": code, "message": message}
         if retry_after_s is not None:
-            kind = f"type.googleapis.com/{retry.DESCRIPTOR.full_name}"
+            kind = "type.googleapis.com/google.rpc.RetryInfo"
             status["details"] = [{"@type": kind, "retryDelay": f"{retry_after_s}s"}]
         return orjson.dumps(status)
     made = status_pb2.Status(code=code, message=message)
     if retry_after_s is not None:
+        retry = error_details_pb2.RetryInfo()
         retry.retry_delay.seconds = retry_after_s
         made.details.add().Pack(retry)
     encoded: bytes = made.SerializeToString()
@@ -202,14 +221,14 @@ def _any_value(message: Any) -> Json:
 
 
 @lru_cache(maxsize=256)
-def _readers(descriptor: Descriptor) -> dict[int, tuple[str, Callable[[Any], Any]]]:
+def _readers(descriptor: "Descriptor") -> dict[int, tuple[str, Callable[[Any], Any]]]:
     return {field.number: (field.json_name, _reader(field)) for field in descriptor.fields}
 
 
-def _reader(field: FieldDescriptor) -> Callable[[Any], Any]:
+def _reader(field: "FieldDescriptor") -> Callable[[Any], Any]:
     if field.message_type is not None:
         one = _QUICK.get(field.message_type.full_name, as_json)
-    elif field.type == FieldDescriptor.TYPE_BYTES:
+    elif field.type == field.TYPE_BYTES:
         one = bytes.hex if field.name in _IDS else _base64
     else:
         return list if field.is_repeated else _same

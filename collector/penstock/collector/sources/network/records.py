@@ -7,15 +7,17 @@ once; of the others only the bytes lie here, and are within the source's share.
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.collector.decode.otlp.logs import Made
 from penstock.collector.limits import UNIT_DECOMPRESSED_BYTES_MAX
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.rejection_reasons import meaning
 from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.specs.validate.validator import check_line
 from penstock.specs.validate.verdict import Accepted
+
+if TYPE_CHECKING:
+    from penstock.collector.decode.otlp.logs import Made
 
 _MAPPED_AT_ONCE: Final = 2
 """Requests taken apart at once: one may wait for its turn while the other has it."""
@@ -39,7 +41,7 @@ class RequestRecords:
     rejected: dict[int, str] = field(default_factory=dict)
     size: int = 0
 
-    def add(self, found: list[Made]) -> None:
+    def add(self, found: list["Made"]) -> None:
         """Take lines, with the validator's verdicts where they are known, and what is none."""
         for made, known in found:
             line = made if isinstance(made, bytes) else made.encode()
@@ -82,7 +84,7 @@ class RequestMapper:
         self._mapping = asyncio.Semaphore(_MAPPED_AT_ONCE)
 
     async def map(
-        self, lines: Iterator[list[Made]], charge: Charge, until_s: float
+        self, lines: Iterator[list["Made"]], charge: Charge, until_s: float
     ) -> RequestRecords | None:
         """A request's records, which `charge` then holds; None when there was no room in time.
 
@@ -117,7 +119,7 @@ class RequestMapper:
             return False
         return True
 
-    async def _map(self, lines: Iterator[list[Made]]) -> RequestRecords:
+    async def _map(self, lines: Iterator[list["Made"]]) -> RequestRecords:
         records, turn = RequestRecords(), _TURN_RECORDS
         for found in lines:
             records.add(found)

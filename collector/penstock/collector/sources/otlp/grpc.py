@@ -4,16 +4,20 @@ gRPC's own server bounds neither its connections nor what it reads of them. So c
 accepted, counted and passed on by a `Listener` of ours, to a socket that has no name in any
 directory; and a request is not read before there is room for the largest that is allowed, which
 gRPC's flow control tells the sender. What it turns out to be smaller is given back then.
+
+The first connection has gRPC imported and its server started: 11 MiB that a collector does without
+as long as nobody sends by gRPC. A server with a certificate is started at once.
 """
 
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-import grpc.aio
+import structlog
 
+from penstock.base.lazy_module import LazyModule
 from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, Signal
 from penstock.collector.limits import READ_BYTES, REQUEST_TIMEOUT_S
 from penstock.collector.sources.network.listener import Listener
@@ -23,14 +27,20 @@ from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import UnavailableError
 
-Context = grpc.aio.ServicerContext[Any, bytes]
-Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
+if TYPE_CHECKING:
+    import grpc
+    import grpc.aio
+
+    Context = grpc.aio.ServicerContext[Any, bytes]
+    Export = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
+else:
+    grpc = LazyModule("grpc")
+
 _STREAMS_MAX: Final = 64
 """Requests at once on one connection."""
 _DESCRIPTORS_EACH: Final = 3
 """The sender's connection, and both ends of the one to gRPC's server."""
 _STOP_GRACE_S: Final = 2.0
-_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class OtlpGrpc:
@@ -39,16 +49,20 @@ class OtlpGrpc:
     Args:
         section: The source's configuration.
         take: Makes a request's records durable, or says why not.
+
+    Attributes:
+        socket: Name of the socket of gRPC's own server, among abstract ones.
     """
 
     def __init__(self, section: OtlpSettings, take: Take, spool_writer: SpoolWriter) -> None:
         self._name = spool_writer.source
         self._take = take
         self._spool_writer = spool_writer
+        self._log = structlog.get_logger().bind(source=spool_writer.source)
         self._max_message_bytes = section.max_message_bytes
         self._reuse_port = section.reuse_port
         self._calls = 0
-        self._socket = f"penstock-otlp-{secrets.token_hex(16)}"
+        self.socket = f"penstock-otlp-{secrets.token_hex(16)}"
         self._listener = Listener(
             self._name,
             self._relay,
@@ -57,52 +71,78 @@ class OtlpGrpc:
             descriptors=spool_writer.share.descriptors,
             each=_DESCRIPTORS_EACH,
         )
-        options = (
-            ("grpc.max_receive_message_length", section.max_message_bytes),
-            ("grpc.max_concurrent_streams", _STREAMS_MAX),
-            ("grpc.http2.bdp_probe", 0),  # windows stay small: what they allow is read unasked
-            ("grpc.http2.lookahead_bytes", READ_BYTES),
-        )
-        self._server = grpc.aio.server(options=options)
-        for signal in SIGNALS:
-            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(
-                self._method(signal)  # on the wire the same, but called before it is read
-            )
-            service = grpc.method_handlers_generic_handler(signal.service, {"Export": handler})
-            self._server.add_generic_rpc_handlers((service,))
+        self._starting = asyncio.Lock()
+        self._server: grpc.aio.Server | None = None
 
-    async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> str:
+    async def start(self, address: str, credentials: "grpc.ServerCredentials | None") -> str:
         """Listen; returns the address in use.
 
         Raises:
             UnavailableError: The address is taken or not ours.
         """
-        inner = f"unix-abstract:{self._socket}"
+        if credentials is not None:
+            self._server = await self._started(credentials)
         try:
-            if credentials is None:
-                self._server.add_insecure_port(inner)
-            else:
-                self._server.add_secure_port(inner, credentials)
-        except RuntimeError as error:
-            raise UnavailableError(
-                f"source {self._name}: gRPC cannot be served: {error}",
-                fix="see whether the machine is out of file descriptors or memory",
-            ) from None
-        await self._listener.listen_tcp(address, key="grpc", reuse_port=self._reuse_port)
-        await self._server.start()
+            await self._listener.listen_tcp(address, key="grpc", reuse_port=self._reuse_port)
+        except UnavailableError:
+            await self.stop()
+            raise
         assert self._listener.endpoint is not None
         return self._listener.endpoint
 
     async def stop(self) -> None:
         """Refuse what comes and let what is being taken end."""
         try:
-            await self._server.stop(_STOP_GRACE_S)
+            async with self._starting:  # the first connection may have it started just now
+                if self._server is not None:
+                    await self._server.stop(_STOP_GRACE_S)
         finally:
             await self._listener.close()
 
+    async def _started(self, credentials: "grpc.ServerCredentials | None") -> "grpc.aio.Server":
+        """A server at our socket.
+
+        Raises:
+            UnavailableError: gRPC cannot listen there.
+        """
+        await asyncio.to_thread(import_module, "grpc")  # 30 ms, in which others are served
+        options = (
+            ("grpc.max_receive_message_length", self._max_message_bytes),
+            ("grpc.max_concurrent_streams", _STREAMS_MAX),
+            ("grpc.http2.bdp_probe", 0),  # windows stay small: what they allow is read unasked
+            ("grpc.http2.lookahead_bytes", READ_BYTES),
+        )
+        server = grpc.aio.server(options=options)
+        for signal in SIGNALS:
+            handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_unary_rpc_method_handler(
+                self._method(signal)  # on the wire the same, but called before it is read
+            )
+            service = grpc.method_handlers_generic_handler(signal.service, {"Export": handler})
+            server.add_generic_rpc_handlers((service,))
+        inner = f"unix-abstract:{self.socket}"
+        try:
+            if credentials is None:
+                server.add_insecure_port(inner)
+            else:
+                server.add_secure_port(inner, credentials)
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"source {self._name}: gRPC cannot be served: {error}",
+                fix="see whether the machine is out of file descriptors or memory",
+            ) from None
+        await server.start()
+        return server
+
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection's bytes on, both ways, until either side ends it."""
-        ours, inner = await asyncio.open_unix_connection(f"\0{self._socket}", limit=READ_BYTES)
+        try:
+            async with self._starting:
+                if self._server is None:
+                    self._server = await self._started(None)
+        except UnavailableError as error:  # the next connection tries it again
+            self._log.error("grpc_unavailable", error=str(error))
+            return
+        ours, inner = await asyncio.open_unix_connection(f"\0{self.socket}", limit=READ_BYTES)
         ways = [asyncio.ensure_future(_pump(*way)) for way in ((reader, inner), (ours, writer))]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -112,13 +152,14 @@ class OtlpGrpc:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    def _method(self, signal: Signal) -> Export:
-        async def export(requests: AsyncIterator[bytes], context: Context) -> bytes:
+    def _method(self, signal: Signal) -> "Export":
+        async def export(requests: AsyncIterator[bytes], context: "Context") -> bytes:
             with Charge(self._spool_writer.share) as charge:
                 answer = await self._export(signal, requests, charge)
             if answer.code is not Code.OK:
                 context.set_trailing_metadata((("grpc-status-details-bin", answer.body),))
-                await context.abort(_CODES[answer.code], answer.message)
+                codes = {int(it.value[0]): it for it in grpc.StatusCode}
+                await context.abort(codes[answer.code], answer.message)
             return answer.body
 
         return export
