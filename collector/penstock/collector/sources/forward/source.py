@@ -92,6 +92,7 @@ class ForwardSource(Source):
         self._section = section
         self._spool_writer = spool_writer
         self._held = RetryBuffer(spool_writer)
+        self._unread: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._listener = Listener(
             self.name,
             self._serve,
@@ -207,12 +208,7 @@ class ForwardSource(Source):
         ready = gathering.add(complete, asyncio.get_running_loop().time())
         kept_bytes = messages.waiting_bytes + gathering.size
         await finish(self._take_all(ready, writer, charge, kept_bytes))
-        try:
-            async with asyncio.timeout(limits.unfinished_timeout_s):
-                await writer.drain()  # who reads no acks must not hold room or a place for ever
-        except TimeoutError:
-            self._spool_writer.note("answers_unread")
-            return False
+        await writer.drain()  # not for ever: `_end_unread`
         return True
 
     async def _read(
@@ -360,6 +356,24 @@ class ForwardSource(Source):
             for message in messages:
                 if message.chunk is not None:
                     writer.write(encode_ack(message.chunk))
+            if writer not in self._unread and writer.transport.get_write_buffer_size():
+                self._unread[writer] = asyncio.create_task(self._end_unread(writer))
+
+    async def _end_unread(self, writer: asyncio.StreamWriter) -> None:
+        """End a connection whose sender reads no acks, also one from which nothing more comes.
+
+        It must not hold room, a place or the acks for ever.
+        """
+        try:
+            async with asyncio.timeout(self._spool_writer.limits.unfinished_timeout_s):
+                await writer.drain()
+        except TimeoutError:
+            self._spool_writer.note("answers_unread")
+            writer.transport.abort()
+        except OSError:
+            pass  # it has ended
+        finally:
+            del self._unread[writer]
 
     def _give_up(self, messages: list[Message], reason: str) -> None:
         """Count what nobody will send again; the rest is its sender's, who gets no ack."""
