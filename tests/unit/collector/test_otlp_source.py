@@ -8,6 +8,8 @@ import re
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -25,6 +27,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 from structlog.testing import capture_logs
 
+from penstock.collector.decode.otlp.messages import DECODER
 from penstock.collector.limits import OTLP_RETRY_AFTER_S, SpoolWriterLimits
 from penstock.collector.sources.otlp.grpc import OtlpGrpc
 from penstock.collector.sources.otlp.response import Answer, Code
@@ -42,6 +45,37 @@ JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 SETTINGS = 4
 """Type of the frame that a server of HTTP/2 sends first (RFC 9113, 3.4)."""
+
+WITHOUT_DECODER = f"""
+import asyncio, sys
+from pathlib import Path
+from structlog.testing import capture_logs
+from tests.unit.collector.test_otlp_source import *
+
+class Full:  # as where no descriptor is left, once
+    def find_spec(self, name, path, target=None):
+        if name == "{DECODER}":
+            sys.meta_path.remove(self)
+            raise OSError(24, "Too many open files")
+
+async def main():
+    assert "{DECODER}" not in sys.modules
+    sys.meta_path.insert(0, Full())
+    async with spooling(Path(sys.argv[1]), "otlp") as spool_writer:
+        section = OtlpSettings(type="otlp", grpc="127.0.0.1:0", http=None)
+        source = OtlpSource(section, {{}}, spool_writer=spool_writer)
+        await source.start()
+        body = request().SerializeToString()
+        with capture_logs() as logs:
+            try:
+                await export(source, body)
+            except grpc.aio.AioRpcError as error:
+                code = error.code().name
+        print(logs[0]["event"], code, await export(source, body), bodies(spool_writer))
+        await source.stop()
+
+asyncio.run(main())
+"""
 
 
 def request(count: int = 1, *, body: str = "hi", severity: int = 9) -> ExportLogsServiceRequest:
@@ -153,6 +187,15 @@ async def test_connections_that_come_first_at_once_share_one_grpc_server(
 
 async def taken(*_: object) -> Answer:
     return Answer(Code.OK, b"")
+
+
+def test_where_the_decoder_cannot_be_imported_the_next_connection_tries_again(
+    tmp_path: Path,
+) -> None:
+    """An answer would be for good: the sender would give the records up."""
+    command = [sys.executable, "-c", WITHOUT_DECODER, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "grpc_unavailable UNAVAILABLE b'' ['hi']"
 
 
 async def test_where_grpc_cannot_be_served_the_next_connection_tries_again(

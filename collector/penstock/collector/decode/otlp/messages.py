@@ -32,6 +32,9 @@ else:  # `penstock.collector.sources.otlp` has them imported, on a thread
     metrics_service_pb2 = LazyModule("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
     trace_service_pb2 = LazyModule("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
+DECODER: Final = "penstock.collector.decode.otlp.logs"
+"""Module to import, on a thread, before a request is decoded; it imports protobuf."""
+
 Json = dict[str, Any]
 _IDS: Final = frozenset({"trace_id", "span_id", "parent_span_id"})
 _SIMPLE: Final = {

@@ -5,8 +5,9 @@ accepted, counted and passed on by a `Listener` of ours, to a socket that has no
 directory; and a request is not read before there is room for the largest that is allowed, which
 gRPC's flow control tells the sender. What it turns out to be smaller is given back then.
 
-The first connection has gRPC imported and its server started: 11 MiB that a collector does without
-as long as nobody sends by gRPC. A server with a certificate is started at once.
+The first connection has gRPC and the decoder imported and the server started: 13 MiB that a
+collector does without before. Where that fails the connection ends, for senders try that again, but
+not a request that fails. A server with a certificate is started at once.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from penstock.base.lazy_module import LazyModule
-from penstock.collector.decode.otlp.messages import SIGNALS, Encoding, Signal
+from penstock.collector.decode.otlp.messages import DECODER, SIGNALS, Encoding, Signal
 from penstock.collector.limits import READ_BYTES, REQUEST_TIMEOUT_S
 from penstock.collector.sources.network.listener import Listener
 from penstock.collector.sources.otlp.response import Answer, Code, Take, come_again
@@ -105,7 +106,8 @@ class OtlpGrpc:
         Raises:
             UnavailableError: gRPC cannot listen there.
         """
-        await asyncio.to_thread(import_module, "grpc")  # 30 ms, in which others are served
+        for name in ("grpc", DECODER):  # 60 ms, in which others are served
+            await asyncio.to_thread(import_module, name)
         options = (
             ("grpc.max_receive_message_length", self._max_message_bytes),
             ("grpc.max_concurrent_streams", _STREAMS_MAX),
@@ -139,7 +141,7 @@ class OtlpGrpc:
             async with self._starting:
                 if self._server is None:
                     self._server = await self._started(None)
-        except UnavailableError as error:  # the next connection tries it again
+        except (UnavailableError, ImportError, OSError) as error:  # the next connection tries again
             self._log.error("grpc_unavailable", error=str(error))
             return
         ours, inner = await asyncio.open_unix_connection(f"\0{self.socket}", limit=READ_BYTES)

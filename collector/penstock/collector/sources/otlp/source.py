@@ -9,12 +9,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from typing_extensions import override
 
 from penstock.base.lazy_module import LazyModule
 from penstock.collector.decode.otlp.messages import (
+    DECODER,
     LOGS,
     Encoding,
     Signal,
@@ -37,12 +38,10 @@ from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 from penstock.specs.errors import RefusedRecordError
 
-_DECODER: Final = "penstock.collector.decode.otlp.logs"
-
 if TYPE_CHECKING:
     from penstock.collector.decode.otlp import logs
 else:
-    logs = LazyModule(_DECODER)
+    logs = LazyModule(DECODER)
 
 
 class OtlpSource(Source):
@@ -135,7 +134,7 @@ class OtlpSource(Source):
         """
         if not self._decodes:
             # The first request has the decoder and protobuf imported: 30 ms, 2 MiB.
-            await asyncio.to_thread(import_module, _DECODER)
+            await asyncio.to_thread(import_module, DECODER)
             self._decodes = True
         notes: Counter[str] = Counter()
 
