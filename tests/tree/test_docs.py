@@ -66,14 +66,19 @@ def _without_argument(name: str) -> str:
     return name.rpartition(" ")[0]
 
 
-@pytest.mark.parametrize("command", ALL_COMMANDS)
-def test_every_command_explains_itself_with_an_example(command: str) -> None:
+def _named(command: str) -> click.Command:
     found: click.Command = cli
     for name in command.split()[1:]:
         assert isinstance(found, click.Group)
         child = found.get_command(click.Context(found), name)
         assert child is not None
         found = child
+    return found
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str) -> None:
+    found = _named(command)
     assert found.get_short_help_str(200)
     if isinstance(found, click.Group):
         told = found.get_help(click.Context(found)).splitlines()[1:]
@@ -85,12 +90,7 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
 @pytest.mark.parametrize("command", ALL_COMMANDS)
 def test_help_explains_every_option_and_breaks_no_example(command: str) -> None:
     """An example that goes over the end of a line cannot be copied."""
-    found: click.Command = cli
-    for name in command.split()[1:]:
-        assert isinstance(found, click.Group)
-        child = found.get_command(click.Context(found), name)
-        assert child is not None
-        found = child
+    found = _named(command)
     options = [one for one in found.params if isinstance(one, click.Option) and not one.hidden]
     assert [one.opts for one in options if not one.help] == []
     told = {line.strip() for line in found.get_help(click.Context(found)).splitlines()}

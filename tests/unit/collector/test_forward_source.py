@@ -211,7 +211,7 @@ async def test_a_key_of_a_file_is_read_for_each_connection(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("option", ["shared_key", "users"])
 async def test_a_key_that_cannot_be_read_ends_the_start(tmp_path: Path, option: str) -> None:
-    """Else the source is well, and nobody is let in."""
+    """A source that started without them would be `ready`, and let no sender in."""
     missing = {"file": str(tmp_path / "none")}
     options: dict[str, Any] = {"shared_key": "key", "users": {"anna": "pass"}}
     options[option] = missing if option == "shared_key" else {"anna": missing}

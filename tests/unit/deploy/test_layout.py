@@ -305,7 +305,7 @@ def test_what_a_part_prints_and_its_log_are_set_aside_beside_each_other(tmp_path
 def test_a_part_that_refuses_its_configuration_leads_to_the_users_own_file(
     tmp_path: Path, *, code: int, has_settings: bool, is_named: bool
 ) -> None:
-    """The file that the part names is written anew at each start: a correction there is lost."""
+    """Each start writes the file that the part names: a correction there is lost."""
     layout = Layout(tmp_path)
     error = LaunchFailedError(layout, GaveUp("logd", code), has_settings=has_settings)
     assert ("in the file given with --config" in error.fix) == is_named

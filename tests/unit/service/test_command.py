@@ -123,7 +123,7 @@ def test_each_name_of_the_service_package_is_found(name: str) -> None:
 def test_a_reader_that_leaves_ends_a_command_without_an_error(
     *, reader_leaves: bool, code: int
 ) -> None:
-    """As in `... | head`. A connection that breaks is an error, though it has the same name."""
+    """`... | head` goes away early. A connection that breaks has the same name, and is an error."""
     then = "click.echo(1)" if reader_leaves else "raise BrokenPipeError(32, 'Broken pipe')"
     program = (
         "import click\n"

@@ -91,7 +91,7 @@ class LaunchFailedError(ServiceError):
         where = ""
         if has_settings and cause.code == ExitCode.CONFIG:
             written = layout.config / f"{cause.name}.yaml"
-            where = f" in the file given with --config: each start writes {written} anew from it"
+            where = f" in the file given with --config: each start writes {written} from it"
         super().__init__(
             f"{cause.name} {what}; its log ends with:\n{shown}",
             fix=f"correct what its log says{where}; the whole log is {log}",

@@ -236,7 +236,7 @@ class ForwardSource(Source):
         return data
 
     def _check_secrets(self) -> None:
-        """Refuse to start where nobody could be let in.
+        """Refuse to start with a key or password that would let no sender in.
 
         Raises:
             ConfigError: A key or password cannot be read.
