@@ -23,7 +23,7 @@ from penstock.logd.format.frame import encode_header
 from penstock.logd.offline.backup import FILE_BYTES, MANIFEST, PARTIAL, Manifest, frames_of
 from tests.support.audited import audited
 from tests.support.logd import Logd
-from tests.support.logd_cluster import LogdCluster
+from tests.support.logd_cluster import LogdCluster, publish
 from tests.support.nats_server import nats_server
 from tests.support.waiting import wait_until
 
@@ -55,11 +55,10 @@ def run(*arguments: object, file_bytes: int = FILE_BYTES) -> tuple[int, Any]:
         return done.exit_code, done.output
 
 
-async def publish(client: Client, first: int, count: int, subject: str = "t.logs.a") -> None:
-    stream = client.jetstream()
+async def publish_many(client: Client, first: int, count: int, subject: str = "t.logs.a") -> None:
     for number in range(first, first + count):
         headers = {"Nats-Msg-Id": f"m{number}", "x": f"h{number}"}
-        await stream.publish(subject, b"%d" % number + b"." * 1000, headers=headers, timeout=30)
+        await publish(client, subject, b"%d" % number + b"." * 1000, headers)
 
 
 async def refusal(client: Client, subject: str, payload: bytes = b"not now") -> int:
@@ -94,14 +93,14 @@ def frames(directory: Path) -> list[tuple[bytes, int]]:
 async def test_a_stream_is_restored_as_it_was(tmp_path: Path, url: str, client: Client) -> None:
     """Offsets, times, headers; from where a purge left it; another stream of that name stays."""
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
-        await publish(client, 0, 120)
+        await publish_many(client, 0, 120)
         assert log.purge("logs", 70) == 70
         server = ("--server", logd.fetch)
         to = tmp_path / "backup"
         code, told = run("backup", "logs", "--to", to, "--json", *server, file_bytes=30_000)
         assert (code, told["partitions"], told["records"]) == (0, [[70, 120]], 50)
         assert len(list(to.glob("*.frames"))) > 1
-        await publish(client, 120, 5)
+        await publish_many(client, 120, 5)
         assert run("backup", "logs", "--to", to, *server)[0] == ExitCode.USAGE
         code, told = run("restore", to, *server)
         assert code == 1, "the stream is there, and is another one"
@@ -111,7 +110,7 @@ async def test_a_stream_is_restored_as_it_was(tmp_path: Path, url: str, client: 
         assert run(*again)[0] == 0
         assert records(log, "old") == records(log, "logs")[:50]
         assert run(*again)[0] == 1, "it is restored already"
-        await publish(client, 119, 2, "t.old.a")
+        await publish_many(client, 119, 2, "t.old.a")
         assert log.offsets("old") == (70, 121), "an id from before is known, the next one is new"
         logd.restart(kill=True)
         assert records(log, "old")[:50] == records(log, "logs")[:50]
@@ -121,7 +120,7 @@ async def test_a_restore_that_was_cut_short_goes_on_and_lets_nobody_in_before_it
     tmp_path: Path, url: str, client: Client
 ) -> None:
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
-        await publish(client, 0, 12)
+        await publish_many(client, 0, 12)
         server, to = ("--server", logd.fetch), tmp_path / "backup"
         assert run("backup", "logs", "--to", to, *server)[0] == 0
         parts = frames(to)
@@ -141,7 +140,7 @@ async def test_a_restore_that_was_cut_short_goes_on_and_lets_nobody_in_before_it
         assert log.offsets("old") == (0, reached)
         assert run("restore", to, "--as", "old", "--subject", "t.old.>", *server)[0] == 0
         assert records(log, "old") == records(log, "logs")
-        await publish(client, 12, 1, "t.old.a")
+        await publish_many(client, 12, 1, "t.old.a")
         assert log.offsets("old") == (0, 13)
 
 
@@ -149,7 +148,7 @@ async def test_a_backup_that_was_cut_short_goes_on_with_the_range_it_began_with(
     tmp_path: Path, url: str, client: Client
 ) -> None:
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
-        await publish(client, 0, 20)
+        await publish_many(client, 0, 20)
         arguments = ("backup", "logs", "--to", tmp_path / "backup", "--server", logd.fetch)
         saves: list[str] = []
 
@@ -165,7 +164,7 @@ async def test_a_backup_that_was_cut_short_goes_on_with_the_range_it_began_with(
         begun = Manifest.load(tmp_path / "backup" / PARTIAL)
         assert begun is not None
         assert len(begun.partitions[0].files) == 1
-        await publish(client, 20, 5)
+        await publish_many(client, 20, 5)
         assert run(*arguments, file_bytes=5_000)[0] == 0
         assert [upto for _, upto in frames(tmp_path / "backup")][-1] == 20
         log.delete_stream("logs")
@@ -178,8 +177,8 @@ async def test_a_stream_of_a_cluster_is_restored_while_leaders_are_lost(
 ) -> None:
     with LogdCluster(tmp_path, url) as cluster, cluster.client() as log:
         cluster.create("logs", "t.logs", partitions=2)
-        await publish(client, 0, 10, "t.logs")
-        await publish(client, 10, 5, "t.logs.1")
+        await publish_many(client, 0, 10, "t.logs")
+        await publish_many(client, 10, 5, "t.logs.1")
         server, to = ",".join(node.fetch for node in cluster.nodes.values()), tmp_path / "backup"
         assert run("backup", "logs", "--to", to, "--server", server)[0] == 0
         before = [list(log.records("logs", 0, partition=number)) for number in (0, 1)]
@@ -194,7 +193,7 @@ async def test_a_stream_of_a_cluster_is_restored_while_leaders_are_lost(
         assert [list(log.records("old", 0, partition=number)) for number in (0, 1)] == before
         cluster.start(leader)
         cluster.wait_in_sync("old")
-        await publish(client, 15, 1, "t.old")
+        await publish_many(client, 15, 1, "t.old")
         assert log.offsets("old").end == 11
 
 
@@ -203,7 +202,7 @@ async def test_a_restore_that_cannot_be_finished_is_ended_and_lets_publishers_in
 ) -> None:
     with LogdCluster(tmp_path, url) as cluster, cluster.client() as log:
         cluster.create("logs", "t.logs")
-        await publish(client, 0, 6, "t.logs")
+        await publish_many(client, 0, 6, "t.logs")
         server, to = ",".join(node.fetch for node in cluster.nodes.values()), tmp_path / "backup"
         assert run("backup", "logs", "--to", to, "--server", server)[0] == 0
         log.create_stream("old", "t.old", restore_from=[0], restore_upto=[6])
@@ -226,7 +225,7 @@ async def test_a_backup_whose_records_are_deleted_meanwhile_says_so(
     tmp_path: Path, url: str, client: Client
 ) -> None:
     with Logd(tmp_path / "logd", url, [STREAM]) as logd, logd.client() as log:
-        await publish(client, 0, 20)
+        await publish_many(client, 0, 20)
         saves: list[str] = []
 
         def purge(event: str, given: tuple[Any, ...]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import nats
 import orjson
 import pytest
 from nats.aio.client import Client
-from nats.js.errors import NoStreamResponseError
 
 from penstock.logd.client import FollowOptions
 from penstock.logd.encryption.key_file import masters_of
@@ -19,7 +17,7 @@ from penstock.logd.errors import RefusedError
 from tests.support.encryption import key_file, section
 from tests.support.liftbridge import EARLIEST, LiftbridgeCalls, values
 from tests.support.logd import Logd
-from tests.support.logd_cluster import LogdCluster
+from tests.support.logd_cluster import LogdCluster, publish
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
@@ -42,16 +40,10 @@ async def client(nats_url: str) -> AsyncIterator[Client]:
     await connection.close()
 
 
-async def publish(client: Client, subject: str, numbers: range, size: int = 0) -> None:
-    js = client.jetstream()
+async def publish_many(client: Client, subject: str, numbers: range, size: int = 0) -> None:
     for number in numbers:
         headers = {"Nats-Msg-Id": f"{SECRET.decode()} {number}"}
-        value = SECRET + b" %d " % number + bytes(size)
-        async with asyncio.timeout(30):
-            while True:
-                with suppress(NoStreamResponseError, TimeoutError):  # nobody leads just now
-                    await js.publish(subject, value, timeout=2, headers=headers)
-                    break
+        await publish(client, subject, SECRET + b" %d " % number + bytes(size), headers)
 
 
 def shown(directory: Path) -> list[str]:
@@ -69,16 +61,16 @@ async def test_records_outlive_kills_and_rotation_and_no_file_shows_them(
 ) -> None:
     keys = section(tmp_path, "old")
     with Logd(tmp_path / "logd", nats_url, [AUDIT, PLAIN], encryption=keys) as logd:
-        await publish(client, "audit.a", range(40), size=5_000)
+        await publish_many(client, "audit.a", range(40), size=5_000)
         await client.jetstream().publish("plain.a", b"plain")
         await asyncio.to_thread(logd.restart, kill=True)
-        await publish(client, "audit.b", range(40, 60))
-        await publish(client, "audit.b", range(50, 60))
+        await publish_many(client, "audit.b", range(40, 60))
+        await publish_many(client, "audit.b", range(50, 60))
         logd.config["encryption"] = section(tmp_path, "new", "old")
         logd.daemon.write_config()
         (log_directory,) = (path.parent for path in logd.data_dir.rglob("keys.copy"))
         wait_until(lambda: masters_of(log_directory) == ["new"], what="it is wrapped again")
-        await publish(client, "audit.a", range(60, 70))
+        await publish_many(client, "audit.a", range(60, 70))
         logd.config["encryption"] = section(tmp_path, "new")
         await asyncio.to_thread(logd.restart, kill=True)
         stored = await asyncio.to_thread(logd.values, "audit")
@@ -98,7 +90,7 @@ async def test_a_wrong_key_keeps_one_stream_closed_until_the_right_one_is_back(
 ) -> None:
     keys = section(tmp_path, "key")
     with Logd(tmp_path / "logd", nats_url, [AUDIT, PLAIN], encryption=keys) as logd:
-        await publish(client, "audit.a", range(3))
+        await publish_many(client, "audit.a", range(3))
         right = key_file(tmp_path, "key").read_text()
         key_file(tmp_path, "key", content="22" * 32)
         await asyncio.to_thread(logd.restart)
@@ -144,11 +136,11 @@ async def test_each_node_of_a_cluster_has_keys_of_its_own(
     with cluster:
         cluster.create("audit", "audit.>", encryption="aes-256-gcm", replication_factor=3)
         cluster.wait_in_sync("audit")
-        await publish(client, "audit.a", range(20))
+        await publish_many(client, "audit.a", range(20))
         leader = await asyncio.to_thread(cluster.leader, "audit")
         cluster.nodes[leader].daemon.kill()
         await asyncio.to_thread(_another_leads, cluster, leader)
-        await publish(client, "audit.a", range(20, 30))
+        await publish_many(client, "audit.a", range(20, 30))
         await asyncio.to_thread(cluster.start, leader)
         await asyncio.to_thread(cluster.wait_in_sync, "audit")
         assert len(await asyncio.to_thread(cluster.values, "audit")) == 30

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from penstock.logd.cli import cli
 from penstock.logd.format.frame import crc32c, encode_header, parse_frames
 from tests.support.logd import Logd
-from tests.support.logd_cluster import LogdCluster
+from tests.support.logd_cluster import LogdCluster, publish
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
@@ -45,17 +45,17 @@ def value(number: int) -> bytes:
     return b"number %d." % number + b"x" * 200
 
 
-async def publish(url: str, *numbers: int, key: str = "") -> None:
+async def publish_many(url: str, *numbers: int, key: str = "") -> None:
     """Many at a time: so frames hold one record or several."""
     client = await nats.connect(url)
-    js = client.jetstream()
     for begin in range(0, len(numbers), 20):
         await asyncio.gather(
             *(
-                js.publish(
+                publish(
+                    client,
                     SUBJECT,
                     value(number),
-                    headers={"Penstock-Key": key.format(number % 7)} if key else None,
+                    {"Penstock-Key": key.format(number % 7)} if key else None,
                 )
                 for number in numbers[begin : begin + 20]
             )
@@ -71,7 +71,7 @@ async def publishing(url: str) -> AsyncIterator[None]:
     async def go() -> None:
         number = 1_000_000
         while not ended.is_set():
-            await publish(url, *range(number, number + 20))
+            await publish_many(url, *range(number, number + 20))
             number += 20
 
     async with asyncio.TaskGroup() as tasks:
@@ -84,7 +84,7 @@ async def publishing(url: str) -> AsyncIterator[None]:
 async def cluster(tmp_path: Path, nats_url: str) -> AsyncIterator[LogdCluster]:
     with LogdCluster(tmp_path, nats_url, **FAST) as found:
         found.create("logs", "t.>", **OPTIONS)
-        await publish(nats_url, *range(COUNT))
+        await publish_many(nats_url, *range(COUNT))
         found.wait_in_sync("logs")
         yield found
 
@@ -202,7 +202,7 @@ async def test_compaction_at_one_node_and_not_at_another_is_no_difference(
     cluster.nodes["b"].config["compaction_interval_s"] = 3600
     with cluster:
         cluster.create("logs", "t.>", compact=True, **OPTIONS)
-        await publish(nats_url, *range(2 * COUNT), key="k{}")
+        await publish_many(nats_url, *range(2 * COUNT), key="k{}")
         cluster.wait_in_sync("logs")
         first = b"number 0."
 
@@ -220,7 +220,7 @@ async def test_compaction_at_one_node_and_not_at_another_is_no_difference(
 async def test_of_one_node_alone_every_frame_is_checked(tmp_path: Path, nats_url: str) -> None:
     stream = {"name": "logs", "subject": "t.>", "max_segment_bytes": 65_536}
     with Logd(tmp_path / "logd", nats_url, [stream]) as logd:
-        await publish(nats_url, *range(COUNT))
+        await publish_many(nats_url, *range(COUNT))
         code, document, error = verify(logd.fetch)
         assert (code, error) == (0, ""), error
         assert document["partitions"][0]["nodes"] == ["logd-1"]

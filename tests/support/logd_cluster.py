@@ -1,16 +1,23 @@
 """A cluster of real logd processes on loopback addresses."""
 
-from collections.abc import Callable
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from nats.aio.client import Client
+from nats.js.errors import NoStreamResponseError
 
 from penstock.logd.client import LogClient, PartitionInfo, calls
 from penstock.logd.errors import LogdError, RefusedError
 from tests.support.logd import Logd
 from tests.support.processes import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
+
+_ID: Final = "Nats-Msg-Id"
 
 
 class LogdCluster:
@@ -165,6 +172,18 @@ class LogdCluster:
         except (LogdError, OSError):  # it answers operators before it answers readers
             return False
         return info.controller is not None and len(info.nodes) == len(self.names)
+
+
+async def publish(
+    client: Client, subject: str, payload: bytes, headers: Mapping[str, str] | None = None
+) -> None:
+    """Have a message stored once: it is sent again, with its id, while a leader is elected."""
+    named = {_ID: str(uuid.uuid4()), **(headers or {})}
+    async with asyncio.timeout(60 * PATIENCE):
+        while True:
+            with suppress(NoStreamResponseError, TimeoutError):
+                await client.jetstream().publish(subject, payload, timeout=5, headers=named)
+                return
 
 
 def _url_for(name: str, urls: str | dict[str, str] | Callable[[str], str]) -> str:
