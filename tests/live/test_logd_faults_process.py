@@ -82,7 +82,7 @@ async def test_a_node_of_a_cluster_without_open_files_leaves_replicas_closed_unt
         for number in range(3):
             cluster.wait_in_sync("second", number=number)
         log.create_stream("third", "third")
-        assert few.log().count("replica failed") == 1
+        assert few.log().count("replica_open_failed") == 1
 
 
 async def test_a_configured_stream_waits_for_open_files_on_the_only_node_of_a_cluster(

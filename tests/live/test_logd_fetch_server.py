@@ -107,7 +107,7 @@ async def test_running_out_of_descriptors_does_not_end_the_server() -> None:
             with structlog.testing.capture_logs() as told, no_more_descriptors():
                 await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
                 await wait_until_async(
-                    lambda: "connection not accepted" in [it["event"] for it in told],
+                    lambda: "connection_accept_failed" in [it["event"] for it in told],
                     what="a connection that is not accepted",
                 )
             reader, writer = await asyncio.open_connection(sock=connection)

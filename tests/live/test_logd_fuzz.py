@@ -82,7 +82,7 @@ def logd(running: Logd) -> Iterator[Logd]:
         assert "logs" in log.match("t.a")
     assert running.daemon.running
     assert "Traceback" not in running.daemon.log()
-    assert "request failed" not in running.daemon.log()
+    assert "request_failed" not in running.daemon.log()
     assert process.memory_info().rss - before < GROWTH_BYTES_MAX
     wait_until(
         lambda: fetch_figures(running)["requests_outstanding"] == 0, what="nothing is under way"

@@ -278,6 +278,94 @@ def test_no_retired_word_comes_back(word: str) -> None:
     assert found == [], "say it in the words of docs/GLOSSARY.md"
 
 
+LEVELS = {
+    "debug",
+    "info",
+    "warning",
+    "warn",
+    "error",
+    "exception",
+    "critical",
+    "fatal",
+    "msg",
+    "log",
+}
+EVENT = re.compile(r"[a-z][a-z0-9_]*")
+MESSAGES_FOR_PEOPLE = {ROOT / "logd/penstock/logd/publisher/connecting.py"}
+"""Modules whose `_log` is a logger of the standard library."""
+
+
+def test_log_events_are_stable_names() -> None:
+    """`leader_elected stream=logs partition=0`: a literal to find in the code, and fields."""
+    trees = {path: ast.parse(path.read_text()) for path in PRODUCT}
+    loggers = {name for tree in trees.values() for name in _loggers(tree)}
+    events = [
+        (f"{_relative(path)}:{number}", event)
+        for path in trees.keys() - MESSAGES_FOR_PEOPLE
+        for number, event in _events(trees[path], loggers)
+    ]
+    assert len(events) > 150, "the loggers have other names now"
+    odd = [at for at, event in events if event is None or not EVENT.fullmatch(event)]
+    assert sorted(odd) == [], "name the event in snake_case, and put what varies into fields"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("log.info('leader_elected', epoch=7)", ["leader_elected"]),
+        ("self.spool.log.error('not looked at')", ["not looked at"]),
+        ("structlog.get_logger().bind(a=1).exception('failed')", ["failed"]),
+        ("log.info('began' if held else 'ended')", [None]),
+        ("log.error(finding.value)", [None]),
+        ("log.info(f'replay_{what}')", [None]),
+        ("write = log.info", [None]),
+        ("layout.log('collector'), part.info('log')", []),
+    ],
+)
+def test_the_event_of_each_log_call_is_found(code: str, found: list[str | None]) -> None:
+    assert [event for _, event in _events(ast.parse(code), {"log"})] == found
+
+
+def test_loggers_are_found_by_what_is_assigned_to_them() -> None:
+    code = "_log = structlog.get_logger()\nself.say = structlog.get_logger().bind(a=1)\nlog = b()"
+    assert set(_loggers(ast.parse(code))) == {"_log", "say"}
+
+
+def _loggers(tree: ast.AST) -> Iterator[str]:
+    """Names of variables and attributes that hold loggers of structlog."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _makes_logger(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from filter(None, map(_last_name, targets))
+
+
+def _makes_logger(made: ast.expr | None) -> bool:
+    return isinstance(made, ast.Call) and ast.unparse(made).startswith("structlog.get_logger(")
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _events(tree: ast.AST, loggers: set[str]) -> Iterator[tuple[int, str | None]]:
+    """Line and event of each use of a logger; None: the event is no literal."""
+    calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Attribute) and node.attr in LEVELS):
+            continue
+        if _last_name(node.value) in loggers or _makes_logger(node.value):
+            call = calls.get(id(node))
+            match call.args if call else []:
+                case [ast.Constant(value=str(event)), *_]:
+                    yield node.lineno, event
+                case _:
+                    yield node.lineno, None
+
+
 PATCHES_MAX = 36
 """Attributes of the product or of Python that tests replace; fewer each time, never more."""
 

@@ -101,7 +101,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-FINAL_STATUS = "final status"
+FINAL_STATUS = "final_status"
 """The event under which `AdminServer.close` logs the last status."""
 
 CONNECTIONS_MAX: Final = 64
@@ -293,7 +293,7 @@ class AdminServer:
             self._loop = self._server = None
             if quietly:
                 return
-            structlog.get_logger().info(FINAL_STATUS, status=asdict(self._status()))
+            structlog.get_logger().info("final_status", status=asdict(self._status()))
 
     async def _handle(self, request: Request, peer: Peer) -> Response:
         """Answer on a thread: what is asked for may take long, and waits for no other."""
@@ -303,7 +303,7 @@ class AdminServer:
         try:
             found = self._guarded(request, peer)
         except Exception:  # noqa: BLE001 - whatever it is, the process goes on
-            structlog.get_logger().exception("admin request failed")
+            structlog.get_logger().exception("request_failed", endpoint="admin", path=request.path)
             found = _json(500, {"error": "the process could not answer; its log says why"})
         return Response(found.status, found.body, {**found.headers, "Connection": "close"})
 

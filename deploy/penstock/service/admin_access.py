@@ -269,7 +269,12 @@ class _Watched(Generic[Value]):
                     self._value = self._make()
                     self._stamp = stamp
             except (OSError, ValueError) as error:
-                _log.warning("admin_access", problem=str(error))
+                _log.warning(
+                    "credentials_reload_failed",
+                    section="admin_access",
+                    reason=str(error),
+                    kept="previous",
+                )
             return self._value
 
     def _stamps(self) -> tuple[tuple[int, int, int], ...]:

@@ -124,7 +124,7 @@ class PenstockGroup(click.Group):
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             words = f"{where}{error.strerror or error}"
-            _report("failed", f"{words}\n  fix: see to that file, disk or connection")
+            _report(words, f"{words}\n  fix: see to that file, disk or connection")
             sys.exit(ExitCode.IO)
         except Exception as error:  # noqa: BLE001 - whatever nobody foresaw ends here
             given = sys.argv[1:] if args is None else args
@@ -173,7 +173,7 @@ def _tell_unforeseen(error: Exception, given: Sequence[str], program: str) -> Ex
         return ExitCode.MEMORY
     again = shlex.join([*program.split(), "--debug", *given])
     _report(
-        "failed unexpectedly; this is a bug in Penstock",
+        "this is a bug in Penstock",
         f"{_first_line(error)}\n  fix: this is a bug in Penstock; please report it with the"
         f" traceback that this prints: {again}",
     )
@@ -194,12 +194,12 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError)
 
 
-def _report(event: str, words: str) -> None:
-    """Report the error being handled: a daemon logs it, a command prints its words."""
+def _report(reason: str, words: str) -> None:
+    """Report the error being handled: a daemon logs it with `reason`, a command prints `words`."""
     import structlog  # it loads much, which a command that does not fail has no use for
 
     if structlog.is_configured():
-        structlog.get_logger().exception(event)
+        structlog.get_logger().exception("process_failed", reason=reason)
         return
     if _debug.get():
         traceback.print_exc()

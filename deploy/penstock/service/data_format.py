@@ -99,7 +99,7 @@ class DataFormat:
             self.upgrades[version](directory)
             self._write(directory, version + 1)
             structlog.get_logger().info(
-                "data upgraded",
+                "data_upgraded",
                 directory=str(directory),
                 kind=self.kind,
                 from_version=version,
@@ -113,9 +113,10 @@ class DataFormat:
             self._write(directory, FIRST)
         except OSError as error:
             structlog.get_logger().warning(
-                "data format not stamped, the next start tries again",
+                "data_format_stamp_failed",
                 directory=str(directory),
                 error=str(error),
+                retried="at the next start",
             )
 
     def _judge(self, directory: Path, stamp: Stamp) -> None:

@@ -50,7 +50,7 @@ def raise_open_files() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError) as error:  # a sandbox may forbid it: the soft limit holds
             structlog.get_logger().warning(
-                "the limit of open files cannot be raised", limit=soft, error=str(error)
+                "open_files_limit_not_raised", limit=soft, error=str(error)
             )
             return soft
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
@@ -93,7 +93,7 @@ async def _run(main: Main, stuck_s: float | None) -> None:
 
     def on_signal(name: str) -> None:
         if stop.is_set():
-            structlog.get_logger().warning("stopped at once", signal=name)
+            structlog.get_logger().warning("stop_forced", signal=name)
             _exit_now(ExitCode.TEMPORARY)
         structlog.get_logger().info("stopping", signal=name)
         stop.set()

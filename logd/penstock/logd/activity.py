@@ -98,7 +98,7 @@ class ActivityJournal:
         self.problem = ""
         self.found = tuple(self._read())
         if self.skipped:
-            _log.warning("activity journal", path=str(path), lines_skipped=self.skipped)
+            _log.warning("activity_journal_damaged", path=str(path), lines_skipped=self.skipped)
             self._rewrite(self.found)
 
     def append(self, event: Event) -> bool:
@@ -182,7 +182,7 @@ class ActivityJournal:
 
     def _failed(self, error: OSError) -> None:
         if not self.problem:
-            _log.error("activity journal", path=str(self._path), error=str(error))
+            _log.error("activity_journal_write_failed", path=str(self._path), error=str(error))
         self.problem = f"{self._path}: {error.strerror or error}"
 
 

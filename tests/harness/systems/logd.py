@@ -177,15 +177,20 @@ def housekeeping_of(log: Path) -> Counter[str]:
     counts: Counter[str] = Counter()
     for line in _json_lines(log):
         match str(line.get("event")):
-            case "segments rewritten":
+            case "segments_rewritten":
                 counts["segments rewritten or merged"] += int(line["segments"])
                 counts["records compacted away"] += int(line["records_removed"])
-            case "segment deleted":
+            case "segment_deleted":
                 counts["segments deleted by retention"] += 1
-            case "log recovered":
+            case "log_recovered":
                 for row in _ROW.findall(str(line["finding"])):
                     counts[f"recovery, row {row}"] += 1
-            case "compaction failed" | "compaction met a bug" | "damaged frame" | "stream failed":
+            case (
+                "compaction_failed"
+                | "compaction_crashed"
+                | "corrupt_frame_skipped"
+                | "stream_failed"
+            ):
                 counts[f"complaint: {line['event']}"] += 1
             case _:
                 pass

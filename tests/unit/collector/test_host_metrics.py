@@ -48,7 +48,7 @@ async def test_figures_that_cannot_be_read_are_counted_and_named_once(tmp_path: 
     assert all(isinstance(check_line(line), Accepted) for line in lines)
     names = {json.loads(line)["name"] for line in lines}
     assert {"system.cpu.time", "system.memory.usage", "system.cpu.load_average.1m"} <= names
-    named = [one for one in logs if one["event"] == "figures_missing" and one["of"] == "disk"]
+    named = [one for one in logs if one["event"] == "figures_missing" and one["group"] == "disk"]
     assert [one["error"] for one in named] == ["not for you"]
 
 

@@ -32,8 +32,8 @@ SOURCE = {
 def test_the_last_final_status_counts(tmp_path: Path) -> None:
     log = tmp_path / "collector.log"
     assert final_status(log) is None
-    lines = [{"event": "final status", "status": {"name": name}} for name in ("old", "new")]
-    log.write_text("\n".join([*map(json.dumps, lines), '{"event": "other"}', "final status", ""]))
+    lines = [{"event": "final_status", "status": {"name": name}} for name in ("old", "new")]
+    log.write_text("\n".join([*map(json.dumps, lines), '{"event": "other"}', "final_status", ""]))
     assert final_status(log) == {"name": "new"}
     size = log.stat().st_size
     assert final_status(log, since=size) is None

@@ -301,7 +301,7 @@ def test_the_log_names_neither_the_question_nor_a_record(looking: Looking) -> No
     searches = searches_of(looking)
     with capture_logs() as logs:
         ended(searches, searches.start(QUESTION))
-    assert [(it["event"], it["state"]) for it in logs] == [("search ended", "done")]
+    assert [(it["event"], it["state"]) for it in logs] == [("search_ended", "done")]
     assert SECRET not in json.dumps(logs)
 
 

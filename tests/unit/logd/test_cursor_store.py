@@ -110,7 +110,9 @@ async def test_cursors_that_the_disk_does_not_give_end_no_node_and_are_forgotten
     async with one_node(tmp_path, LOGS, context=make_context(disk=disk)) as node:
         with disk.fails("read", name=OF_CURSORS), capture_logs() as logs:
             await node.engine.streams.delete("logs")
-            await wait_until_async(lambda: [one for one in logs if "not deleted" in one["event"]])
+            await wait_until_async(
+                lambda: [one for one in logs if one["event"] == "cursor_deletion_failed"]
+            )
         cursors = await node.engine.cursors.ready()
         await wait_until_async(lambda: cursors.get(KEY) == [], what="it is forgotten")
 

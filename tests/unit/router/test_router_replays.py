@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from penstock.router.errors import StoppedError
@@ -131,13 +132,14 @@ class Running:
 
 def test_the_sink_rests_while_its_letters_are_delivered_and_goes_on_then(tmp_path: Path) -> None:
     job = Running(tmp_path)
-    assert job.ask(do="replay", by="alice")[0] == "202 Accepted"
-    assert job.ask(do="replay")[0] == "409 Conflict"  # one at a time
-    job.poll()
-    assert job.replays.info()["under_way"] == "lake"
-    assert not job.runs()
-    job.goes_on.set()
-    wait_until(job.is_done)
+    with capture_logs() as logs:
+        assert job.ask(do="replay", by="alice")[0] == "202 Accepted"
+        assert job.ask(do="replay")[0] == "409 Conflict"  # one at a time
+        job.poll()
+        assert job.replays.info()["under_way"] == "lake"
+        assert not job.runs()
+        job.goes_on.set()
+        wait_until(job.is_done)
     assert [(it.sink, it.target, it.by) for it in job.delivered] == [("lake", "lake", "alice")]
     assert job.runs(), "it was started again"
     assert [sink.closed for sink in job.sinks] == [1, 0]
@@ -146,6 +148,8 @@ def test_the_sink_rests_while_its_letters_are_delivered_and_goes_on_then(tmp_pat
     assert [(it["what"], it["by"]) for it in job.taken_down()] == [
         ("asked", "alice"), ("ended", "alice"),
     ]  # fmt: skip
+    told = [(it["event"], it["by"]) for it in logs if it["event"].startswith("replay_")]
+    assert told == [("replay_requested", "alice"), ("replay_completed", "alice")]
 
 
 def test_a_batch_in_work_is_waited_for_and_not_for_ever(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_a_sink_whose_names_merge_metrics_says_so(tmp_path: Path) -> None:
         outcome = sent("prometheus", tmp_path, records)
     assert len(outcome.requests) == 1
     assert outcome.counted["names_merged"] == 2
-    assert [(it["names"], it["there"]) for it in logs] == [
+    assert [(it["names"], it["metric"]) for it in logs] == [
         (["a.b", "a_b"], "a_b_bytes"), (["a.b", "a/b"], "a_b_bytes"),
     ]  # fmt: skip
 

@@ -69,6 +69,23 @@ def test_a_service_error_says_reason_and_fix(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "error: a.yaml: x: wrong\n  fix: correct it\n"
 
 
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("bug", "this is a bug in Penstock"),
+        ("disk", "/dev/full: No space left on device"),
+        ("memory", "out of memory; give the process more, or lower the limits it is set to"),
+    ],
+)
+def test_a_daemon_logs_why_it_failed(what: str, reason: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        _exit_code("fail", "--what", what)
+    structlog.reset_defaults()
+    assert [(it["event"], it["reason"], it["exc_info"]) for it in logs] == [
+        ("process_failed", reason, True)
+    ]
+
+
 def test_an_unforeseen_error_is_one_line_and_debug_prints_its_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

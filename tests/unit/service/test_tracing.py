@@ -219,7 +219,7 @@ def test_a_collector_that_is_busy_gets_them_again_and_one_that_refuses_does_not(
         work(tracing.tracer)
         wait_until(lambda: tracing.counts()["failed"] == 1)
         tracing.close()
-    assert [line["event"] for line in said].count("spans_not_sent") == 1
+    assert [line["event"] for line in said].count("span_export_failed") == 1
     assert len(collector.requests) == 3
 
 

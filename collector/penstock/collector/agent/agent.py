@@ -333,7 +333,7 @@ class Agent:
             self._sources.run()
             self._health = Health.READY
             notify(READY=1)
-            self._log.info("collector_started", sources=[r.name for r in self._sources.runners])
+            self._log.info("ready", sources=[r.name for r in self._sources.runners])
             await self._wait_for_end(stop, within_s)
             async with self._reloading:
                 self._health = Health.DRAINING
@@ -349,7 +349,7 @@ class Agent:
         await self._checkpointer.save(lets_go=False)
         await self._engine.close()
         held = self._held()
-        self._log.info("collector_stopped", held=held)
+        self._log.info("stopped", held=held)
         return held
 
     async def _wait_for_end(self, stop: asyncio.Event, within_s: float | None) -> None:

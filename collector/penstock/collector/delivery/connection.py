@@ -191,7 +191,8 @@ class NatsLink:
         except Exception as error:  # noqa: BLE001 - whatever it is, what is received is kept
             await self._on_error(error)
             return error
-        self._found("nats_connected")
+        self._log.info("nats_connected", url=self._address)
+        self._end_outage()
         return None
 
     async def _connect(self) -> Any:
@@ -255,9 +256,8 @@ class NatsLink:
             fix="start the server, or correct the key `nats.url`",
         )
 
-    def _found(self, event: str) -> None:
+    def _end_outage(self) -> None:
         self._outage, self._last_error = None, ""
-        self._log.info(event, url=self._address)
         self._on_change()
 
     async def _on_error(self, error: Exception) -> None:
@@ -280,7 +280,8 @@ class NatsLink:
         self._on_change()
 
     async def _on_reconnected(self) -> None:
-        self._found("nats_reconnected")
+        self._log.info("nats_reconnected", url=self._address)
+        self._end_outage()
 
     def _log_in_with_new_secrets(self) -> None:
         """Have nats-py, which keeps what it was given, log in with what the files hold now."""
@@ -291,7 +292,7 @@ class NatsLink:
             self.client.options["password"] = _secret(config.password, "nats.password")
             self.client.options["token"] = _secret(config.token, "nats.token")
         except ConfigError as error:
-            self._log.warning("secret_reload_failed", error=error.reason)
+            self._log.warning("credentials_reload_failed", section="nats", reason=error.reason)
 
     def _show_anew(self) -> None:
         """Show the certificate as its files are now when the server is connected to again."""
@@ -302,7 +303,7 @@ class NatsLink:
             _context(config)  # the one in use is not touched by files that are unusable
             self._context.load_cert_chain(config.cert_file, config.key_file)
         except (ConfigError, OSError) as error:
-            self._log.warning("certificate_reload_failed", error=str(error))
+            self._log.warning("credentials_reload_failed", section="nats", reason=str(error))
 
 
 def is_lasting(error: Exception) -> bool:

@@ -200,7 +200,7 @@ class HostMetricsSource(Source):
             self._spool_writer.note("figures_missing", len(missing))
             for name in missing.keys() - self._named:
                 self._named.add(name)
-                self._spool_writer.log.warning("figures_missing", of=name, error=missing[name])
+                self._spool_writer.log.warning("figures_missing", group=name, error=missing[name])
             await self._spool_writer.persist_or_drop(
                 Payload("ndjson", b"\n".join(lines), len(lines))
             )

@@ -136,7 +136,7 @@ class JournaldSource(Source):
         while data := await stream.read(READ_BYTES):
             for line in cutter.feed(data):
                 self._spool_writer.log.warning(
-                    "journalctl_output", said=line.text.decode("utf-8", "replace")
+                    "journalctl_output", text=line.text.decode("utf-8", "replace")
                 )
 
 

@@ -89,9 +89,9 @@ async def act_on_dead_letters(
     try:
         answer = await routers.about_dead_letters(router, document)
     except LogdError as error:
-        say.warning("action failed", code="UNAVAILABLE", reason=str(error))
+        say.warning("action_failed", code="UNAVAILABLE", reason=str(error))
         raise
-    say.info("action done")
+    say.info("action_completed")
     return answer
 
 
@@ -114,9 +114,9 @@ async def act(log: StreamAdmin, wanted: Mapping[str, Any], *, peer: str) -> str:
         await log.set_stream_mode(stream, **_MODES[action])
     except LogdError as error:
         code = error.code if isinstance(error, RefusedError) else "UNAVAILABLE"
-        say.warning("action failed", code=code, reason=str(error))
+        say.warning("action_failed", code=code, reason=str(error))
         raise
-    say.info("action done")
+    say.info("action_completed")
     return f"{action}: {stream}"
 
 

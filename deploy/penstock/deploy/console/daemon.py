@@ -165,7 +165,7 @@ class Console:
         self.address = join_host_port(host, port)
         self._web.access = Authorizer(config, self.address)
         scheme = "http" if self._tls is None else "https"
-        structlog.get_logger().info("console serves", url=f"{scheme}://{self.address}/")
+        structlog.get_logger().info("ready", url=f"{scheme}://{self.address}/")
         self._health = Health.READY
         notify(READY=1)
         work = [asyncio.create_task(one.run()) for one in (self._polling, self._recorder)]

@@ -220,7 +220,7 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
         try:
             note_running(ready=True)
         except OSError as error:  # a full disk is when the parts need their launcher most
-            structlog.get_logger().warning("ready_not_noted", reason=str(error))
+            structlog.get_logger().warning("running_file_write_failed", reason=str(error))
 
     report = _Report(screen, outcome, note_ready)
     supervisor = Supervisor(
@@ -307,7 +307,7 @@ async def _note_room(layout: Layout, clock: Clock) -> None:
             sample = Sample(clock.unix_ns() // 10**9, free_bytes(layout.root))
             note_sample(layout.room, sample)
         except OSError as error:  # it is full, or gone: see `note_ready`
-            structlog.get_logger().warning("disk_room_not_noted", reason=str(error))
+            structlog.get_logger().warning("disk_sample_write_failed", reason=str(error))
         await asyncio.sleep(SAMPLE_S)
 
 

@@ -155,7 +155,7 @@ class Supervisor:
                 try:
                     await asyncio.to_thread(truncate_log, path, self._log_max_bytes)
                 except OSError as error:  # a full disk: the next turn tries again
-                    self._log.warning("log_not_rotated", path=str(path), reason=str(error))
+                    self._log.warning("log_rotation_failed", path=str(path), reason=str(error))
             await asyncio.sleep(_ROTATE_S)
 
     async def _next_event(self) -> Event:
@@ -204,7 +204,7 @@ class Supervisor:
                     stderr=log, start_new_session=True, pass_fds=(pipe,),
                 )  # fmt: skip
         except OSError as error:  # of a log as of the program: no descriptor may be left
-            self._log.error("cannot be started", part=name, reason=str(error))
+            self._log.error("part_start_failed", part=name, reason=str(error))
             self._events.put_nowait(Exited(name, reaper.NOT_STARTED))
             return
         self._processes[name] = process
@@ -238,7 +238,7 @@ class Supervisor:
                         break
                 except Exception as error:  # noqa: BLE001 - one part's answer must not end all
                     if told != (told := repr(error)):
-                        self._log.error("cannot be asked", part=name, reason=told)
+                        self._log.error("part_check_failed", part=name, reason=told)
                 await asyncio.sleep(_PROBE_S)  # another process, which cannot set an Event
             self._events.put_nowait(event)
 
@@ -262,15 +262,17 @@ class Supervisor:
     def _tell(self, effect: Effect) -> None:
         match effect:
             case Restarting(name, code, delay_ns):
-                self._log.warning("restarting", part=name, code=code, delay_ms=delay_ns // 10**6)
-            case CutShort(name, what):
-                self._log.warning("cut short", part=name, what=what)
+                self._log.warning(
+                    "part_restarting", part=name, code=code, delay_ms=delay_ns // 10**6
+                )
+            case CutShort(name, reason):
+                self._log.warning("drain_cut_short", part=name, reason=reason)
             case GaveUp(name, code):
-                self._log.error("gave up", part=name, code=code)
+                self._log.error("launch_failed", part=name, code=code)
             case StartPart(name):
-                self._log.info("starting", part=name)
+                self._log.info("part_starting", part=name)
             case TerminatePart(name):
-                self._log.info("stopping", part=name)
+                self._log.info("part_stopping", part=name)
             case _:
                 pass
         self._report(effect)

@@ -235,7 +235,7 @@ class _Counting(SpanExporter):
         with self._lock:
             self._counts["failed" if failed else "sent"] += len(spans)
         if failed and not self._fails:
-            structlog.get_logger().warning("spans_not_sent", endpoint=self._endpoint)
+            structlog.get_logger().warning("span_export_failed", endpoint=self._endpoint)
         self._fails = failed
         return result
 

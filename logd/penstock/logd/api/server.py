@@ -559,17 +559,17 @@ class FetchServer:
         except RefusedError:
             raise
         except CorruptError as error:
-            _log.error("damaged data was asked for", error=str(error))
+            _log.error("corrupt_data_read", error=str(error))
             raise _corrupt(error) from None
         except NotReadyError as error:
             raise RefusedError("NOT_READY", str(error)) from None
         except NotOpenError as error:
             raise RefusedError("UNAVAILABLE", str(error), cause=error.cause) from None
         except (LogdError, OSError) as error:
-            _log.error("request failed", api=request["api"], error=str(error))
+            _log.error("request_failed", endpoint="fetch", api=request["api"], error=str(error))
             raise RefusedError("UNAVAILABLE", str(error)) from None
         except Exception as error:  # noqa: BLE001 - one bad request must not end the daemon
-            _log.exception("request failed", api=request["api"])
+            _log.exception("request_failed", endpoint="fetch", api=request["api"])
             raise RefusedError("INTERNAL", f"{type(error).__name__}: {error}") from None
 
 

@@ -126,7 +126,7 @@ class ClusterCursors:
                         store = await self._of(replica)
                     await store.forget_stale()
             except (LogdError, OSError) as error:  # another node keeps them, or the disk failed
-                _log.info("cursors of a deleted stream are not deleted yet", reason=str(error))
+                _log.info("cursor_deletion_failed", reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
                 deleted.set()
 

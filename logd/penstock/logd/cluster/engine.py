@@ -625,7 +625,7 @@ class ClusterEngine:
                 raise
             if error.code in _LATER:
                 raise UnavailableError(str(error)) from None
-            _log.error("configured stream not made", stream=settings.name, reason=str(error))
+            _log.error("stream_creation_failed", stream=settings.name, reason=str(error))
 
     async def _follow_file(self, found: StreamRecord, config: StreamConfig) -> None:
         """Give a stream the options of the configuration's file, where no other node has one."""

@@ -134,7 +134,7 @@ class StreamsImport:
             result = await node.group.insist(command)
             if not isinstance(result, Refused):
                 await asyncio.to_thread((directory / PURGED_NAME).unlink, missing_ok=True)
-                _log.info("stream imported", stream=name)
+                _log.info("stream_imported", stream=name)
                 return True
             if result.code != "UNKNOWN_NODE":  # it is being registered
                 return self._refuse(name, result.message)
@@ -142,7 +142,7 @@ class StreamsImport:
 
     def _refuse(self, stream: str, reason: str) -> bool:
         self.problems[stream] = reason
-        _log.error("stream not imported", stream=stream, reason=reason)
+        _log.error("stream_import_failed", stream=stream, reason=reason)
         return False
 
 
@@ -220,7 +220,7 @@ class RulesImport:
                 self._refuse(result.message)
         if not self.problem:
             await asyncio.to_thread(self._file.rename, self._file.with_name(_RULES_IMPORTED))
-            _log.info("rules imported", rules=len(own.rules), quotas=len(own.quotas))
+            _log.info("acl_imported", rules=len(own.rules), quotas=len(own.quotas))
 
     async def _next(self, group: Group, own: AccessTable) -> AccessCommand | None:
         """Return the next command; None: the import is complete, or refused."""
@@ -245,4 +245,4 @@ class RulesImport:
     def _refuse(self, reason: str) -> None:
         fix = f"add those that are wanted by hand, then remove {self._file}"
         self.problem = f"rules of before are not in the cluster: {reason}; {fix}"
-        _log.error("rules not imported", reason=reason)
+        _log.error("acl_import_failed", reason=reason)

@@ -279,7 +279,7 @@ class MetadataGroup:
             try:
                 await self.read(timeout_s=_INSIST_S)
             except UnavailableError as error:
-                _log.warning("the cluster's state is not known", reason=str(error))
+                _log.warning("metadata_read_failed", reason=str(error))
                 await asyncio.sleep(_PAUSE_S)
             else:
                 return

@@ -134,7 +134,7 @@ class AddressBook:
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
-                _log.warning("addresses of the nodes not saved", reason=str(error))
+                _log.warning("node_addresses_write_failed", reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
                 self._changed.set()
 
@@ -186,9 +186,9 @@ class Joining:
                 return False  # what comes of it shows
             await member.change(step)
         except (NotLeaderError, BusyError, UnavailableError, RefusedError) as error:
-            _log.debug("group not changed yet", step=str(step), reason=str(error))
+            _log.debug("membership_change_failed", change=str(step), reason=str(error))
             return False
-        _log.info("group changed", change=str(step))
+        _log.info("membership_changed", change=str(step))
         return True
 
 
@@ -250,7 +250,7 @@ class Registration:
             try:
                 result = await self._group.change(self._command(), timeout_s=_TRY_S, anyone=True)
             except UnavailableError as error:
-                _log.warning("node not registered yet", reason=str(error))
+                _log.warning("node_registration_failed", reason=str(error))
                 await asyncio.sleep(_REGISTER_AGAIN_S)
                 self._wanted.set()
                 continue
@@ -260,7 +260,7 @@ class Registration:
             if isinstance(result, Refused):
                 await asyncio.sleep(_FAREWELL_S)
                 raise NotWantedError(result)
-            _log.info("node registered")
+            _log.info("node_registered")
             self._on_done()
 
 
@@ -565,7 +565,10 @@ class ClusterNode:
         return self._replicas.unreachable()
 
     def on_lease(self, *, held: bool) -> None:
-        _log.info("lease begun" if held else "lease ended", node=self._settings.node)
+        if held:
+            _log.info("lease_acquired", node=self._settings.node)
+        else:
+            _log.info("lease_lost", node=self._settings.node)
         self._replicas.on_lease(held=held)
 
     def on_unregistered(self) -> None:
@@ -589,7 +592,7 @@ class ClusterNode:
         reason = str(document["reason"])[:_REASON_LENGTH_MAX]
         halt = Halt(HaltCause.of(document.get("cause"), reason), reason)
         if self.halt_of(node) is None:
-            _log.error("node_takes_no_part", node=node, cause=str(halt.cause), reason=reason)
+            _log.error("metadata_member_halted", node=node, cause=str(halt.cause), reason=reason)
         self._apart[node] = halt, self._clock.monotonic_ns()
         return b""
 
@@ -678,5 +681,5 @@ def _open_storage(settings: ClusterSettings) -> RaftStorage:
         RaftStorage.create(directory, group=group, node=node, initial_members=first)
     storage = RaftStorage.open(directory, group=group, node=node)
     for finding in storage.findings:
-        _log.warning("metadata recovered", finding=str(finding))
+        _log.warning("metadata_recovered", finding=str(finding))
     return storage

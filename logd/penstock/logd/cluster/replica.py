@@ -445,7 +445,7 @@ class ReplicaRunner:
                 partition.lead(epoch, next_offset, away_ns, followed=self.followed)
                 self._takes = True
             case do.Stop(reason):
-                _log.info("leads no more", stream=name, partition=self.place.partition,
+                _log.info("leadership_lost", stream=name, partition=self.place.partition,
                           epoch=self.epoch, reason=reason.value)  # fmt: skip
                 self.leading, self.subscribed, self.has_led = False, False, True
                 self.led_ns = self._host.clock.monotonic_ns()
@@ -478,17 +478,19 @@ class ReplicaRunner:
             case do.ReleaseLeadership(epoch, reason):
                 if epoch > self._host.resignations.get(self.key, 0):  # it says so again and again
                     self._host.resignations[self.key] = epoch
-                    _log.warning("resigns", **where, epoch=epoch, reason=reason)
+                    _log.warning("leadership_released", **where, epoch=epoch, reason=reason)
                     self._host.look()
             case do.Electable(ineligible, reason):
                 self._ineligible = ineligible
-                _log.warning(
-                    "cannot lead" if ineligible else "may lead again", **where, reason=reason
-                )
+                if ineligible:
+                    _log.warning("replica_ineligible", **where, reason=reason)
+                else:
+                    _log.warning("replica_eligible", **where, reason=reason)
                 self._host.look()
             case do.Tell(finding, first, upto):
                 self.findings[finding] += 1
-                _log.error(finding.value, **where, first=first, upto=upto)
+                found = {"finding": finding.name.lower(), "meaning": finding.value}
+                _log.error("replica_finding", **where, **found, first=first, upto=upto)
 
     async def _rebuild_dedup(self, event: on.Truncated | on.WasReset) -> None:
         self._rebuilding = True
@@ -528,11 +530,11 @@ class ReplicaRunner:
             if partition.closed or self._follows != leader or self._rebuilding:
                 return
             if await partition.install_dedup(memory):
-                _log.info("dedup state copied", **where, offset=memory.offset,
+                _log.info("dedup_state_copied", **where, offset=memory.offset,
                           ids=len(memory.ids[0]), producers=len(memory.producers[0]))  # fmt: skip
         except (LogdError, TimeoutError) as error:
             reason = str(error) or f"records up to it did not come within {_COPIED_S:g} s"
-            _log.info("dedup state not copied", **where, reason=reason)
+            _log.info("dedup_state_copy_failed", **where, reason=reason)
         finally:
             checksum.kept_from = None
             self._copying = False

@@ -114,7 +114,7 @@ async def finish(replica: ReplicaRunner) -> bool:
     try:
         await asyncio.to_thread(replica.partition.finish)
     except LogFailedError as error:
-        _log.error("log failed while closing", stream=replica.place.stream, error=str(error))
+        _log.error("log_close_failed", stream=replica.place.stream, error=str(error))
         return False
     return True
 
@@ -532,9 +532,9 @@ class AutoResume:
         finally:
             self._asking.discard(command.incarnation)
         if problem:
-            _log.warning("stream not woken", stream=command.stream, reason=problem)
+            _log.warning("stream_resume_failed", stream=command.stream, reason=problem)
         else:
-            _log.info("stream woken by a message", stream=command.stream)
+            _log.info("stream_resumed", stream=command.stream)
 
     async def _check_paused(self) -> None:
         """Give back what a stream at rest has in mind and needs no more."""
@@ -632,7 +632,9 @@ class ReplicaSubscriptions:
             handler = self._auto_resume.handler(replica)
             await self._subscription_manager.add(handler, queue, keep=alone)
         except NatsRefusedError as error:
-            _log.error("cannot listen", stream=replica.partition.label, reason=str(error))
+            _log.error(
+                "stream_subscription_failed", stream=replica.partition.label, reason=str(error)
+            )
             if alone:  # no other node could: `SubscriptionManager.denied` says it
                 self._stands(found)
                 return
@@ -978,11 +980,16 @@ class ReplicaManager:
         elected, self._elected = self._elected, []
         if len(elected) > _ELECTED_LOGGED_MAX:
             labels = [replica.partition.label for replica in elected[:_ELECTED_LOGGED_MAX]]
-            _log.info("leads", partitions=len(elected), first=labels)
+            _log.info("leader_elected", partitions=len(elected), first=labels)
             return
         for replica in elected:
             place = replica.place
-            _log.info("leads", stream=place.stream, partition=place.partition, epoch=replica.epoch)
+            _log.info(
+                "leader_elected",
+                stream=place.stream,
+                partition=place.partition,
+                epoch=replica.epoch,
+            )
 
     def on_stop(self, replica: ReplicaRunner) -> None:
         if self.at(replica.place) is replica:
@@ -1026,7 +1033,7 @@ class ReplicaManager:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.error("work beside failed", exc_info=task.exception())
+            _log.error("background_task_failed", exc_info=task.exception())
 
     def _is_led_here(self, replica: ReplicaRunner) -> bool:
         found = self.cluster.group.state.partition(replica.place)
@@ -1194,7 +1201,7 @@ class ReplicaManager:
             if waiting.get(place) == str(error):
                 return  # it is in the log already
             waiting[place] = str(error)
-        _log.error("replica failed", stream=place.stream, partition=place.partition,
+        _log.error("replica_open_failed", stream=place.stream, partition=place.partition,
                    reason=str(error))  # fmt: skip
 
     def _retry_without_files(self) -> None:
@@ -1236,9 +1243,9 @@ class ReplicaManager:
         for replica in self.each():
             replica.partition.publish_queue.space_changed()
         if refusal := self.space.refusal:
-            _log.error("publishers refused", reason=refusal.description)
+            _log.error("publishing_suspended", reason=refusal.description)
         else:
-            _log.info("publishers taken again", free_bytes=free)
+            _log.info("publishing_resumed", free_bytes=free)
 
     async def _has_space(self) -> bool:
         free = await self._free_bytes()
@@ -1263,7 +1270,7 @@ class ReplicaManager:
         except OSError as error:  # until then its node counts as having it
             if self._not_removed.get(place) != str(error):  # else it is in the log already
                 self._not_removed[place] = str(error)
-                _log.error("data not removed", stream=place.stream, partition=place.partition,
+                _log.error("replica_removal_failed", stream=place.stream, partition=place.partition,
                            reason=str(error))  # fmt: skip
             return
         self._not_removed.pop(place, None)

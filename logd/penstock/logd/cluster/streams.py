@@ -385,7 +385,7 @@ class ClusterStreams:
         key, before = PartitionKey(stream, partition), _part(record, partition)
         self._replicas.cluster.check_takes_part(change=True)
         found = await self._decisions.elect(key, timeout_s=_CHANGE_S)
-        _log.error("unclean election", stream=stream, partition=partition, **found)
+        _log.error("unclean_leader_election", stream=stream, partition=partition, **found)
         await self._replicas.cluster.group.read(timeout_s=_CHANGE_S)
         now = _part(self._record(stream), partition)
         return found | {"unclean_elections": max(now.unclean_elections, before.unclean_elections)}

@@ -218,7 +218,7 @@ class Rewriter:
             if run.base_offset <= facts.base_offset <= error.offset < facts.next_offset
         ]
         self.unsound.update(bases or [run.base_offset])
-        _log.error("damaged segment is not compacted", stream=self._stream, error=str(error))
+        _log.error("compaction_segment_skipped", stream=self._stream, error=str(error))
 
     def _copy(
         self, run: SegmentRun, choose: Choose | None, rewriting: Rewriting, pace: Pace
@@ -239,7 +239,7 @@ class Rewriter:
         self.counts.records_removed += removed
         self.counts.segments_replaced += replaced
         _log.info(
-            "segments rewritten",
+            "segments_rewritten",
             stream=self._stream,
             base_offset=run.base_offset,
             end_offset=run.end_offset,
@@ -401,7 +401,7 @@ class Cleaner:
                 if document is not None:
                     self._state = CleanState.restore(document)
             except (LogdError, KeyError, TypeError, ValueError) as error:
-                _log.warning("compaction begins again", file=FILE_NAME, error=str(error))
+                _log.warning("compaction_checkpoint_unreadable", file=FILE_NAME, error=str(error))
         return self._state.within(segments[0].base_offset, segments[-1].next_offset)
 
     def _save(self, state: CleanState) -> None:

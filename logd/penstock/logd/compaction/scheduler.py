@@ -177,7 +177,7 @@ class CompactionScheduler:
         self._due_ns = self._clock.monotonic_ns() + int(wait_s * _NS_PER_S)
         if self._log.failure:
             self._wants.seal()  # the writer meets the failure, and the stream says so, at once
-        _log.warning("compaction failed", stream=self.stream, error=str(error), again_in_s=wait_s)
+        _log.warning("compaction_failed", stream=self.stream, error=str(error), again_in_s=wait_s)
 
     def _do_something(self, pace: Pace) -> bool:
         """Do the first thing that is due; whether there was one, and it could be done."""
@@ -331,7 +331,7 @@ class CompactionThread:
             except StoppedError:
                 pass
             except Exception as error:  # noqa: BLE001 - a bug must not end the compaction of others
-                _log.exception("compaction met a bug", stream=compaction_scheduler.stream)
+                _log.exception("compaction_crashed", stream=compaction_scheduler.stream)
                 compaction_scheduler.failed(error)
             with self._condition:
                 self._current = None

@@ -158,12 +158,12 @@ class GroupCoordinatorService:
         try:
             await self._group.member.propose(encode_command(command))
         except (NotLeaderError, LostError, BusyError, RefusedError) as error:
-            _log.warning("group not changed", group=command.group, reason=str(error))
+            _log.warning("group_proposal_dropped", group=command.group, reason=str(error))
             await asyncio.sleep(_AGAIN_S)
             if self._proposed.pop(number, None) is not None:
                 self._decide(GroupProposalDropped(number))
         except UnavailableError as error:  # nobody knows: a new coordinator will see
-            _log.warning("change of a group lost", group=command.group, reason=str(error))
+            _log.warning("group_proposal_unanswered", group=command.group, reason=str(error))
 
     def _arm(self) -> None:
         """Wake when the coordinator is due."""
@@ -342,7 +342,7 @@ class ControllerService:
                 await asyncio.sleep(self._lease_ns / 1e10)
                 continue
             if self._elected_ns == elected_ns:
-                _log.info("this node is the controller", node=self._me.node)
+                _log.info("controller_elected", node=self._me.node)
                 self._decide(BecameController(self._group.state, elected_ns))
                 self.coordinating.begin(elected_ns)
             return
@@ -372,11 +372,11 @@ class ControllerService:
         try:
             await self._group.member.propose(encode_command(command))
         except (NotLeaderError, LostError, BusyError) as error:
-            _log.info("decision not taken", kind=type(command).__name__, reason=str(error))
+            _log.info("proposal_dropped", command=type(command).__name__, reason=str(error))
             if self._proposed.pop(number, None) is not None:
                 self._decide(ProposalDropped(number))
         except LogdError as error:  # nobody knows: a new controller will see
-            _log.warning("decision lost", kind=type(command).__name__, reason=str(error))
+            _log.warning("proposal_unanswered", command=type(command).__name__, reason=str(error))
 
     def _beat_now(self) -> None:
         self._looking = False
@@ -447,7 +447,7 @@ class ControllerService:
     def _note_unanswered(self, heartbeat: Heartbeat, reason: str) -> None:
         """Have the reports of an unanswered heartbeat sent again."""
         self._full = self._full or heartbeat.full or bool(heartbeat.reports)
-        _log.debug("heartbeat not answered", sequence=heartbeat.sequence, reason=reason)
+        _log.debug("heartbeat_failed", sequence=heartbeat.sequence, reason=reason)
 
     def _take_answer(self, answer: HeartbeatAnswer | HeartbeatRefusal) -> None:
         self._full = self._full or answer.send_full

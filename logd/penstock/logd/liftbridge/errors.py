@@ -87,11 +87,11 @@ def call_error(error: Exception, method: str) -> CallError:
             message = f"the NATS server refuses it: {error}"
             return CallError(grpc.StatusCode.PERMISSION_DENIED, message)
         case CorruptError():
-            _log.error("damaged data was asked for", error=str(error))
+            _log.error("corrupt_data_read", error=str(error))
             return CallError(grpc.StatusCode.DATA_LOSS, str(error))
         case LogdError() | OSError():
-            _log.warning("grpc call failed", method=method, error=str(error))
+            _log.warning("request_failed", endpoint="grpc", method=method, error=str(error))
             return CallError(grpc.StatusCode.UNAVAILABLE, str(error))
         case _:
-            _log.exception("grpc call failed", method=method, exc_info=error)
+            _log.exception("request_failed", endpoint="grpc", method=method, exc_info=error)
             return CallError(grpc.StatusCode.INTERNAL, "internal error; logd's log has it")

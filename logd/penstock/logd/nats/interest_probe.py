@@ -198,7 +198,7 @@ class InterestProbe:
     def _report(self, problems: list[str]) -> None:
         self.unproven += len(problems)
         if problems:
-            _log.warning("not proven to hear every nats server", link=self._name, servers=problems)
+            _log.warning("nats_interest_unproven", link=self._name, servers=problems)
 
 
 def _give_up(remote: Wire, error: ServerError) -> None:

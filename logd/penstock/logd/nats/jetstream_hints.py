@@ -136,7 +136,7 @@ class JetStreamHints:
                 continue
             if found is not self.serving:
                 self.serving = found
-                _log.info("jetstream api asked", serving=found.value)
+                _log.info("jetstream_hints_changed", serving=found.value)
             if found is Serving.HINTS:
                 self.link.resume(self._api_sid)
             else:

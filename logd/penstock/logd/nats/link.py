@@ -208,7 +208,7 @@ class Subscriptions:
         if found is None:
             return
         if not found.denial:
-            _log.error("nats subscription refused", subject=found.subject, reason=reason)
+            _log.error("nats_subscription_refused", subject=found.subject, reason=reason)
         found.denial = reason
         found.known.set()
         self._notify(LinkEvent(LinkState.DENIED, sid, reason))
@@ -428,7 +428,7 @@ class NatsLink:
             async with asyncio.timeout(self._timing.confirm_s):
                 await self._subscriptions.known(sid)
         except TimeoutError:  # a reconnect will subscribe
-            _log.warning("nats subscription delayed", sid=sid.decode(), link=self.name)
+            _log.warning("nats_subscription_delayed", sid=sid.decode(), link=self.name)
         self._subscriptions.check(sid)
         await self._prove()
 
@@ -511,7 +511,7 @@ class NatsLink:
         urls = info.get("connect_urls")
         self._pool.learn(urls if isinstance(urls, list) else (), self._server)
         if info.get("ldm") is True and not self._moving.is_set():
-            _log.warning("nats server shuts down", link=self.name, server=self._server.shown())
+            _log.warning("nats_lame_duck_mode", link=self.name, server=self._server.shown())
             self._moving.set()
 
     def _take_error(self, error: ServerError) -> None:
@@ -519,12 +519,12 @@ class NatsLink:
             case ErrorKind.PUBLISH:
                 self.publishes_denied += 1
                 if self.publishes_denied == 1:  # each further one is counted only
-                    _log.error("nats refuses a publish", link=self.name, error=error.text)
+                    _log.error("nats_publish_refused", link=self.name, error=error.text)
             case ErrorKind.SUBSCRIPTION:
                 if error.sid is not None:  # permissions changed on the server
                     self._subscriptions.deny(error.sid, error.text)
             case ErrorKind.LOGIN | ErrorKind.FATAL:
-                _log.error("nats error", link=self.name, error=error.text)
+                _log.error("nats_error", link=self.name, error=error.text)
 
     async def _watch(self, wire: Wire) -> None:
         """Look after a connection; return when it is gone or is to be left."""
@@ -560,7 +560,7 @@ class NatsLink:
                 wire = await self._dial(server)
             except (OSError, LogdError) as error:
                 self.problem = _explain(error)
-                _log.warning("nats connect failed", link=self.name, reason=self.problem)
+                _log.warning("nats_connect_failed", link=self.name, reason=self.problem)
                 await self._timing.sleep(self._pool.failed(self._rng.random()))
                 continue
             self._arrive(server, wire)
@@ -583,7 +583,7 @@ class NatsLink:
             try:
                 wire = await self._dial(server)
             except (OSError, LogdError) as error:
-                _log.info("nats move failed", link=self.name, reason=_explain(error))
+                _log.info("nats_connect_failed", link=self.name, reason=_explain(error))
                 continue
             if wire.last_info.get("server_id") == here or wire.last_info.get("ldm") is True:
                 wire.abort()
@@ -610,7 +610,7 @@ class NatsLink:
     def _arrive(self, server: NatsServer, wire: Wire) -> None:
         self.reconnects += 1
         answers = self._attach(server, wire)
-        _log.info("nats connected again", link=self.name, server=server.shown())
+        _log.info("nats_reconnected", link=self.name, server=server.shown())
         last = answers[-1] if answers else wire.ask()
         last.add_done_callback(lambda done: self._note_restored(wire, done))
 
@@ -629,7 +629,7 @@ class NatsLink:
         self._subscriptions.detach()
         if not self._closing:
             self.problem = wire.problem or "connection lost"
-            _log.warning("nats connection lost", link=self.name, reason=self.problem)
+            _log.warning("nats_disconnected", link=self.name, reason=self.problem)
             since_ns = None if self._probe is None else self._probe.complete_ns
             self._on_event(LinkEvent(LinkState.LOST, reason=self.problem, since_ns=since_ns))
 

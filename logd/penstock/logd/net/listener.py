@@ -125,7 +125,7 @@ class Listener:
                     try:
                         connection = await self._accept(self._socket)
                     except OSError as error:  # no descriptor is left; some will be
-                        _log.warning("connection not accepted", error=str(error))
+                        _log.warning("connection_accept_failed", error=str(error))
                         await asyncio.sleep(_ACCEPT_PAUSE_S)
                         continue
                     self._make_room()

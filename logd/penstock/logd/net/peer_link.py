@@ -182,7 +182,7 @@ class PeerLink:
         """Send and receive until the connection ends."""
         self.problem = ""
         self.counts.connected += 1
-        _log.info("peer connected", peer=self.peer, address=self.address)
+        _log.info("peer_connected", peer=self.peer, address=self.address)
         self._channel = channel
         reachability = asyncio.create_task(channel.consume(self._consume, ahead_max=AHEAD_MAX))
         sending = asyncio.create_task(self._send(channel))
@@ -237,7 +237,7 @@ class PeerLink:
 
     def _lose(self, reason: str) -> None:
         if self.up:
-            _log.warning("peer lost", peer=self.peer, reason=reason)
+            _log.warning("peer_disconnected", peer=self.peer, reason=reason)
         self.problem = reason
         self.counts.dropped += len(self._unsent)
         self._unsent.clear()

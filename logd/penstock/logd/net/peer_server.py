@@ -126,7 +126,7 @@ class PeerServer:
                 await _Conversation(channel, hello.node, self._service).hold()
         except CorruptError as error:
             self.counts.broken += 1
-            _log.warning("peer connection closed", reason=str(error))
+            _log.warning("protocol_error", endpoint="peer", error=str(error))
 
     async def _shake_hands(self, channel: Channel) -> Hello | None:
         async with asyncio.timeout(_HELLO_S):
@@ -136,7 +136,7 @@ class PeerServer:
             check_named(self._tls, channel, hello.node)
         except RefusedError as error:
             self.counts.refused += 1
-            _log.warning("peer refused", code=error.code, reason=str(error))
+            _log.warning("peer_refused", code=error.code, reason=str(error))
             refused = encode_frame(Kind.REFUSED, encode_refusal(error).SerializeToString())
             await channel.send(refused, stall_s=_STALL_S)
             return None
@@ -220,7 +220,11 @@ class _Conversation:
                 refused = Refused(code="UNAVAILABLE", message=str(error))
             case _:
                 _log.error(
-                    "peer's request failed", node=self._node, api=request.api, exc_info=error
+                    "request_failed",
+                    endpoint="peer",
+                    peer=self._node,
+                    api=request.api,
+                    exc_info=error,
                 )
                 refused = Refused(code="INTERNAL", message=f"{type(error).__name__}: {error}")
         return Answer(id=request.id, refused=refused)

@@ -355,7 +355,7 @@ def _read_changes(log: CommitLog) -> list[Change]:
                 latest |= dict(_changes(batch))
                 offset = header.next_offset
         except CorruptFrameError as error:
-            _log.error("cursors are lost to damage; older ones may count again", error=str(error))
+            _log.error("cursors_lost", error=str(error), meaning="older cursors may count again")
             offset = max(error.next_offset, offset + 1)
     return list(latest.items())
 
@@ -366,4 +366,4 @@ def _changes(batch: Any) -> Iterable[Change]:
         try:
             yield decode_change(key, value)
         except CorruptError as error:
-            _log.error("a record of __cursors is passed over", error=str(error))
+            _log.error("cursor_record_skipped", error=str(error))

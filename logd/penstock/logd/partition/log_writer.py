@@ -394,20 +394,21 @@ class LogChanges:
         """Fill damage; if that cannot be done, the log goes on as it is."""
         if patch.cuts != self.cuts:
             return None
-        name, first, upto = str(self._log.directory), patch.first, patch.upto
+        first, upto = patch.first, patch.upto
+        where = {"directory": str(self._log.directory), "first": first, "upto": upto}
         try:
             check_room(self._log, first, upto)
             filled = self._log.patch(first, upto, patch.frames)
         except LogFailedError:
             raise
         except (LogdError, OSError) as error:
-            _log.error("damage not filled", log=name, first=first, upto=upto, error=str(error))
+            _log.error("corrupt_range_repair_failed", **where, error=str(error))
             return None
         if not filled:
             reason = "there is no room to seal the active segment"
-            _log.error("damage not filled", log=name, first=first, upto=upto, error=reason)
+            _log.error("corrupt_range_repair_failed", **where, error=reason)
             return None
-        _log.info("damage filled", log=name, first=first, upto=upto)
+        _log.info("corrupt_range_repaired", **where)
         return Patched(first, upto, patch.cuts)
 
     def _note(self, note: Note) -> None:
@@ -418,7 +419,9 @@ class LogChanges:
         except OSError as error:
             if note.durable:
                 raise
-            _log.warning("replica not noted", log=str(self._log.directory), error=str(error))
+            _log.warning(
+                "replica_state_write_failed", directory=str(self._log.directory), error=str(error)
+            )
 
 
 Work = Callable[[], None]

@@ -145,7 +145,7 @@ def recover(
     now_ns, save = context.clock.unix_ns(), committed >= end
     saved = rebuild_intake(intake, log, now_ns, save=save, committed=committed)
     for finding in log.recovery.findings:
-        _log.warning("log recovered", stream=config.name, finding=str(finding))
+        _log.warning("log_recovered", stream=config.name, finding=str(finding))
     return RecoveredPartition(log, role, intake, saved)
 
 
@@ -567,7 +567,7 @@ class Partition:
         if alone:  # no later leader decides about what waits for an ack
             self.publish_queue.fail(reason)
         self.role.failed(reason, self._context.clock.monotonic_ns())
-        _log.error("stream failed", stream=self.name, reason=reason)
+        _log.error("stream_failed", stream=self.name, reason=reason)
         if not alone:
             self.publish_queue.fail(reason)
         self._wake()

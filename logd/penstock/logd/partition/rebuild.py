@@ -77,7 +77,9 @@ def rebuild_intake(
         try:
             ProducerSnapshot.of(intake).save(log.directory, disk=log.disk, cipher=log.cipher)
         except OSError as error:  # the next start reads as much of the log again
-            _log.warning("producers not saved", stream=intake.config.name, error=str(error))
+            _log.warning(
+                "producer_snapshot_write_failed", stream=intake.config.name, error=str(error)
+            )
             return False
     return save or saved
 
@@ -113,7 +115,7 @@ def _restore(intake: Intake, log: CommitLog) -> ProducerSnapshot | None:
     try:
         memory = ProducerSnapshot.load(log.directory, disk=log.disk, cipher=log.cipher)
     except LogdError as error:
-        _log.warning("producers not restored", stream=intake.config.name, error=str(error))
+        _log.warning("producer_snapshot_unreadable", stream=intake.config.name, error=str(error))
         return None
     if memory is None:
         return None
@@ -181,7 +183,7 @@ def _report_loss(intake: Intake, offset: int, until_ns: int) -> None:
     intake.dedup.lost = max(intake.dedup.lost, offset)
     intake.dedup.lost_until_ns = until_ns
     _log.error(
-        "dedup state is lost",
+        "dedup_state_lost",
         stream=intake.config.name,
         below_offset=offset,
         meaning="repeated messages may be stored again, producers be refused as unknown",
@@ -189,5 +191,5 @@ def _report_loss(intake: Intake, offset: int, until_ns: int) -> None:
 
 
 def _pass_over(error: CorruptFrameError, stream: str) -> int:
-    _log.error("damaged frame", stream=stream, error=str(error))
+    _log.error("corrupt_frame_skipped", stream=stream, error=str(error))
     return error.next_offset

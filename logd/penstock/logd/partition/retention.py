@@ -176,7 +176,7 @@ class RetentionTask:
                 self.bytes_deleted += segment.size_bytes
                 self.records_deleted += segment.next_offset - segment.base_offset
                 _log.info(
-                    "segment deleted",
+                    "segment_deleted",
                     stream=self._stream,
                     base_offset=segment.base_offset,
                     start_offset=start,

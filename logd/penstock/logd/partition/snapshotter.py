@@ -142,7 +142,8 @@ class Snapshotter:
         try:
             memory.save(self._log.directory, disk=self._log.disk, cipher=self._log.cipher)
         except OSError as error:  # the log itself has it; the next start reads more of it
-            _log.warning("producers not saved", log=str(self._log.directory), error=str(error))
+            directory = str(self._log.directory)
+            _log.warning("producer_snapshot_write_failed", directory=directory, error=str(error))
             return False
         return True
 

@@ -312,13 +312,13 @@ class SubscriptionManager:
 
     def _began(self, gap: Gap | None) -> None:
         if gap is not None:
-            _log.warning("ingest gap began", **_shown(gap), detail=gap.detail)
+            _log.warning("ingest_gap_began", **_shown(gap), detail=gap.detail)
             self.on_gap("began", gap)
 
     def _ended(self, gaps: Iterable[Gap], now: Instant) -> None:
         for gap in gaps:
             seconds = round(gap.duration_ns(now) / 1e9, 3)
-            _log.warning("ingest gap ended", **_shown(gap), seconds=seconds, messages=gap.messages)
+            _log.warning("ingest_gap_ended", **_shown(gap), seconds=seconds, messages=gap.messages)
             self.on_gap("ended", gap)
 
 

@@ -339,7 +339,7 @@ class Member:
                 await asyncio.get_running_loop().run_in_executor(writer, write, effect)
             except OutOfSpaceError as error:
                 if not self.stalled:
-                    _log.error("no space for the metadata's log; tried again", reason=str(error))
+                    _log.error("metadata_writes_stalled", reason=str(error))
                     self.stalled = str(error)
                 reason = f"node {self._raft.config.node} has no space for the metadata: {error}"
                 self._give_up(UnavailableError(f"{reason}; nobody knows whether it is done"))
@@ -347,7 +347,7 @@ class Member:
                 await asyncio.sleep(backoff.next_wait())
                 continue
             if self.stalled:
-                _log.info("the metadata's log is written again")
+                _log.info("metadata_writes_resumed")
                 self.stalled = ""
             return
 
@@ -407,7 +407,7 @@ class Member:
                 self._events.append(SnapshotTaken(self._applied, self._machine.snapshot()))
             case Ignored(sender, reason):
                 self.counts.ignored += 1
-                _log.warning("raft message ignored", sender=sender, reason=reason)
+                _log.warning("raft_message_ignored", peer=sender, reason=reason)
             case Halted(halt):
                 self._halt(halt)
             case _:
@@ -455,7 +455,8 @@ class Member:
     def _halt(self, halt: Halt) -> None:
         self.halted = halt
         _log.error(
-            "this node takes no part in the metadata any more",
+            "metadata_member_halted",
+            node=self._raft.config.node,
             cause=str(halt.cause),
             reason=halt.reason,
         )

@@ -195,7 +195,7 @@ class Authenticator:
             self._logged += 1
             if self._logged > _LOGGED_PER_MINUTE:
                 return
-        _log.warning("authentication failed", endpoint=endpoint, reason=error.reason, peer=peer)
+        _log.warning("authentication_failed", endpoint=endpoint, reason=error.reason, peer=peer)
 
     # Parts.
 

@@ -487,7 +487,7 @@ class UrlKeys:
         except (UnavailableError, CorruptError) as error:
             problem = f"auth.tokens.jwks_url: {error}"
             if problem != self._problem:
-                _log.error("keys of tokens not to be had, the old ones are kept", reason=problem)
+                _log.error("jwks_fetch_failed", reason=problem, kept="previous")
             self._problem = problem
         else:
             self._standing.confirm(keys)

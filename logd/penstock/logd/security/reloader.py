@@ -197,7 +197,7 @@ class CredentialReloader:
 
     def reload(self) -> None:
         """Read all of them now; a problem is reported again."""
-        _log.info("reading certificates and keys again")
+        _log.info("credentials_reload_requested")
         self._worker.submit(self._look, anyway=True)
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class CredentialReloader:
             try:
                 looked.look(anyway=anyway)
             except Exception:  # noqa: BLE001 - the others are looked at all the same
-                _log.exception("not looked at")
+                _log.exception("credentials_check_failed")
 
     def _server_tls(
         self, what: str, files: CertificateFiles, clients: ClientCertificates

@@ -70,12 +70,15 @@ class Renewed(Generic[Value]):
                 return
             self.problem = ""
             self.loaded += 1
-            _log.info("read again", what=self.what, files=[str(path) for path in self._paths])
+            files = [str(path) for path in self._paths]
+            _log.info("credentials_reloaded", section=self.what, files=files)
 
     def _fail(self, problem: str, *, tell: bool) -> None:
         if tell or problem != self.problem:
             self.failed += 1
-            _log.error("not usable, the old one is kept", what=self.what, reason=problem)
+            _log.error(
+                "credentials_reload_failed", section=self.what, reason=problem, kept="previous"
+            )
         self.problem = problem
 
     def _state(self) -> _Seen:

@@ -193,10 +193,10 @@ class _Store:
         for sink in self._sinks.values():  # so that a store that is new has all from now on
             sink.persist(self.lease.term)
         structlog.get_logger().info(
-            "checkpoints are kept in a store",
+            "checkpoint_store_opened",
             store=self._url,
             term=self.lease.term,
-            brought_here=", ".join(brought) or "nothing",
+            restored_sinks=brought,
         )
         return True
 
@@ -224,7 +224,7 @@ class _Store:
                     self.persist(sink)
         except NotNowError as error:
             structlog.get_logger().warning(
-                "the last batches are not noted in checkpoint_store", reason=str(error)
+                "checkpoint_sync_failed", store=self._url, reason=str(error)
             )
         self.lease.close(let_go=not publishes)
         self._objects.close()

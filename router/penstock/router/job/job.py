@@ -494,7 +494,7 @@ class Job:
         assert self._session is not None
         addresses = {"admin": self._admin_address, "spark_ui": self._session.ui}
         atomic_write(self._endpoints, json.dumps(addresses).encode(), parents=True)
-        structlog.get_logger().info("job_started", job=self._config.job, **addresses)
+        structlog.get_logger().info("ready", job=self._config.job, **addresses)
 
     def _problems(self) -> tuple[str, ...]:
         found = [f"sink/{query.name}: {query.problem}" for query in self._queries if query.problem]

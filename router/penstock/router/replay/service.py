@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 
@@ -44,6 +44,9 @@ REST_S: Final = 60.0
 """Maximum seconds for a sink to end the batch in work."""
 
 _COUNT_EVERY_NS: Final = 5 * 10**9
+_What = Literal["asked", "stop asked", "stopped", "failed", "ended"]
+"""What a line of the audit log is about; `penstock.router.replay.audit_log` describes it."""
+
 _log = structlog.get_logger()
 
 
@@ -282,7 +285,7 @@ class ReplayService:
         }  # fmt: skip
         self._counted_ns = None
         try:
-            what = "stopped" if replay.stop.is_set() else "failed"
+            what: _What = "stopped" if replay.stop.is_set() else "failed"
             self._note(replay, what if problem else "ended", records=records, problem=problem)
         except OSError as error:
             _log.warning("replay_audit_failed", reason=str(error))
@@ -290,7 +293,7 @@ class ReplayService:
             with self._lock:
                 self._state, self._replay = _State.NONE, None
 
-    def _note(self, replay: ReplayRequest, what: str, **facts: Any) -> None:
+    def _note(self, replay: ReplayRequest, what: _What, **facts: Any) -> None:
         """Take it down.
 
         Raises:
@@ -298,7 +301,17 @@ class ReplayService:
         """
         about: dict[str, Any] = {"sink": replay.sink, "to": replay.target, "by": replay.by}
         about |= {"peer": replay.peer, **facts}
-        _log.info(f"replay_{what.replace(' ', '_')}", **about)
+        match what:
+            case "asked":
+                _log.info("replay_requested", **about)
+            case "stop asked":
+                _log.info("replay_stop_requested", **about)
+            case "stopped":
+                _log.info("replay_stopped", **about)
+            case "failed":
+                _log.info("replay_failed", **about)
+            case "ended":
+                _log.info("replay_completed", **about)
         append_audit(self._config.dead_letters, self._clock, what, **about)
 
     def _count(self) -> None:

@@ -51,7 +51,9 @@ async def test_data_that_could_not_be_removed_is_removed_when_the_disk_lets_it(
         obstacle.touch()  # no directory can have the name of a file
         with capture_logs() as logs:
             await node.engine.streams.delete("logs")
-            await wait_until_async(lambda: "data not removed" in [one["event"] for one in logs])
+            await wait_until_async(
+                lambda: "replica_removal_failed" in [one["event"] for one in logs]
+            )
         with pytest.raises(RefusedError, match="its data is not yet gone"):
             await node.create(LOGS)
         obstacle.unlink()

@@ -218,7 +218,7 @@ class PrometheusSource(Source):
 
     def _kubernetes_failed(self, why: str) -> None:
         self._spool_writer.note("discoveries_failed")
-        self._spool_writer.log.warning("discovery_failed", where="kubernetes", error=why)
+        self._spool_writer.log.warning("discovery_failed", discovery="kubernetes", error=why)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         """Follow the targets that there are, and look again where they may change."""
@@ -261,7 +261,7 @@ class PrometheusSource(Source):
         self._discovered = kept | found
         self._spool_writer.note("discoveries_failed", len(wrong))
         for key, error in wrong.items():
-            self._spool_writer.log.warning("discovery_failed", where=key, error=error)
+            self._spool_writer.log.warning("discovery_failed", discovery=key, error=error)
 
     def _change(self, tasks: asyncio.TaskGroup, wanted: Mapping[Target, None]) -> None:
         """Begin to follow targets that are new, and leave those that are gone."""

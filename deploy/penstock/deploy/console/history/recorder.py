@@ -58,7 +58,7 @@ class Recorder:
         try:
             self._file = HistoryFile(directory, self._config.max_series)
             if not self._file.load(self.history):
-                say.warning("history_begins_again", directory=str(directory))
+                say.warning("history_reset", directory=str(directory))
         except HistoryInUseError as error:
             raise UnavailableError(
                 str(error), fix="give this one another `history.directory`, or none"

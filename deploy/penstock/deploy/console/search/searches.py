@@ -248,11 +248,11 @@ class Searches:
             self.ended[state] += 1
             took_s = (self._clock.monotonic_ns() - search.started_ns) / 1e9
             structlog.get_logger().info(
-                "search ended",
+                "search_ended",
                 state=state,
                 reason=reason,
                 records=search.progress.found,
-                looked_at=search.progress.looked_at,
+                records_scanned=search.progress.looked_at,
                 seconds=round(took_s, 2),
             )
             search.state = state

@@ -155,7 +155,9 @@ class Fetcher:
             connected = True
             self.counts.sessions += 1
             self.problem = ""
-            _log.info("fetching", peer=self._peer, address=self._address)
+            _log.info(
+                "fetch_session_started", role="follower", peer=self._peer, address=self._address
+            )
             try:
                 await self._exchange(channel)
             finally:
@@ -165,7 +167,7 @@ class Fetcher:
         except (OSError, CorruptError, RefusedError) as error:
             reason = str(error) or type(error).__name__
         except Exception as error:  # noqa: BLE001 - a replica failed; the others go on
-            _log.exception("fetching failed", peer=self._peer)
+            _log.exception("fetch_session_failed", role="follower", peer=self._peer)
             reason = f"{type(error).__name__}: {error}"
         else:
             reason = ""
@@ -289,7 +291,7 @@ class Fetcher:
     def _give_up_waiting(self) -> None:
         """Some replicas have failed; the others are not to wait for them."""
         _log.warning(
-            "what was fetched is not written", peer=self._peer, seconds=self._settings.room_s
+            "fetched_records_write_timeout", peer=self._peer, timeout_s=self._settings.room_s
         )
         self._in_hand.clear()
         self._make_room()
@@ -314,7 +316,9 @@ class Fetcher:
         keys = self._asking.restart(self._session)
         if keys and reason:
             self.counts.broken += 1
-            _log.warning("fetching interrupted", peer=self._peer, reason=reason)
+            _log.warning(
+                "fetch_session_interrupted", role="follower", peer=self._peer, reason=reason
+            )
         for key in keys:
             hosted = self._find(key)
             if hosted is not None:

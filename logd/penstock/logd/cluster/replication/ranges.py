@@ -119,7 +119,7 @@ class Ranges:
             frames = parse_frames(data, where=f"node {node}")
         except LogdError as error:
             frames = []
-            _log.info("range not had", peer=node, first=first, upto=upto, reason=str(error))
+            _log.info("range_fetch_failed", peer=node, first=first, upto=upto, reason=str(error))
         task = asyncio.current_task()
         assert task is not None
         self._asked(node, key, task)  # the replica may want the next one at once

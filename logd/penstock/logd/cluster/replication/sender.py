@@ -735,14 +735,14 @@ class ReplicaFetchServer:
         if self._damage.get(key) != damage:  # said once, though it is found at each try
             self._damage[key] = damage
             where = {"incarnation": key.incarnation, "partition": key.number}
-            _log.error("damaged frames not sent", peer=self._node, first=first, upto=upto, **where)
+            _log.error("corrupt_range_found", peer=self._node, first=first, upto=upto, **where)
         hosted.handle(RangeCorrupt(first, upto))
 
     def _failed(self, key: PartitionId, error: Exception) -> None:
         self._counts.damaged += 1
         where = {"incarnation": key.incarnation, "partition": key.number}
         problem = f"{type(error).__name__}: {error}"
-        _log.error("frames not read", peer=self._node, error=problem, **where)
+        _log.error("frame_read_failed", peer=self._node, error=problem, **where)
         self._hold(key)
 
     def _hold(self, key: PartitionId) -> None:

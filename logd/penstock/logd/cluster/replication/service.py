@@ -259,7 +259,8 @@ def _explain(node: str, task: asyncio.Task[None], counts: ReplicaFetchCounts) ->
             raise CorruptError(f"node {node} fetches: {error}")
         case OSError():
             counts.broken += 1
-            _log.warning("feeding interrupted", peer=node, reason=str(error) or "it takes nothing")
+            reason = str(error) or "it takes nothing"
+            _log.warning("fetch_session_interrupted", role="leader", peer=node, reason=reason)
         case _:
             counts.broken += 1
-            _log.error("feeding failed", peer=node, exc_info=error)
+            _log.error("fetch_session_failed", role="leader", peer=node, exc_info=error)

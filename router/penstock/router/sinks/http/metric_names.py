@@ -42,5 +42,5 @@ class MetricNames:
                 self._pairs.add(pair)
                 _log.warning(
                     "metric_name_collision",
-                    sink=self._sink, names=[first, name], there=fitted,
+                    sink=self._sink, names=[first, name], metric=fitted,
                 )  # fmt: skip
