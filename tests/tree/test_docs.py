@@ -16,8 +16,11 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
+from penstock.collector.registry import SOURCES, TRANSFORMS
 from penstock.deploy.cli import PARTS, cli
 from penstock.logd.config import LogdConfig
+from penstock.router.sinks.registry import sink_kinds
+from penstock.router.spark.frame_sink import FrameSinkOptions
 from penstock.service import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,6 +143,38 @@ def test_every_configuration_key_is_documented(home: str) -> None:
     text = "".join(path.read_text() for path in pages)
     missing = [key for key in _keys(model) if not re.search(rf"\b{re.escape(key)}\b", text)]
     assert missing == []
+
+
+def _patterns(schema: object, *, worded: bool = False) -> Iterator[tuple[str, bool]]:
+    """Patterns in a schema of pydantic's; True: the error has words in the pattern's place."""
+    match schema:
+        case {"type": "str", "pattern": str(pattern)}:
+            yield pattern, worded
+        case dict():
+            for part in schema.values():
+                yield from _patterns(part, worded=schema.get("type") == "custom-error")
+        case list() | tuple():
+            for part in schema:
+                yield from _patterns(part)
+        case _:
+            pass
+
+
+def test_no_error_of_a_configuration_shows_a_pattern() -> None:
+    """A person is told in words which texts are right: `penstock.service.config_types.Form`."""
+    models: list[type[BaseModel]] = [
+        FrameSinkOptions,
+        *(getattr(importlib.import_module(module), name) for module, name in DAEMONS.values()),
+        *(kind.settings for registry in (SOURCES, TRANSFORMS) for kind in registry.kinds()),
+        *(kind.config for kind in sink_kinds()),
+    ]
+    found: dict[str, bool] = {}
+    for model in models:
+        model.model_rebuild()  # those that are built when they are used have no schema before
+        for pattern, worded in _patterns(model.__pydantic_core_schema__):
+            found[pattern] = worded and found.get(pattern, True)
+    assert r"^[A-Za-z0-9_-]{1,64}$" in found, "patterns are looked for where they are"
+    assert [pattern for pattern, worded in found.items() if not worded] == []
 
 
 def _links() -> Iterator[tuple[Path, str]]:

@@ -18,7 +18,7 @@ import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -31,10 +31,9 @@ from penstock.collector.limits import (
     RECEIVE_SOURCE_BYTES_MAX,
 )
 from penstock.collector.registry import AnySource, AnyTransform
-from penstock.collector.sources.settings import Section, clash
+from penstock.collector.sources.settings import Name, Section, clash
 from penstock.collector.spool.urgency import Kind
 from penstock.collector.transforms.graph.settings import OutputSection, TestCase
-from penstock.collector.transforms.transform import Name
 from penstock.service import AdminAccess, ConfigError, FilePath, HostPort, TracingSection
 from penstock.service.config import (
     check_document,
@@ -43,7 +42,7 @@ from penstock.service.config import (
     read_text,
     with_variables,
 )
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 from penstock.specs.errors import SpecError
 from penstock.specs.redact.detectors import DetectorName, Detectors
 from penstock.specs.redact.scrubber import check_actions
@@ -56,7 +55,9 @@ _TOKEN = re.compile(r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")
 class NatsSection(Section):
     """The NATS server that logd listens on."""
 
-    url: str = Field(default="nats://127.0.0.1:4222", pattern=r"^(nats|tls)://\S+$")
+    url: Annotated[
+        str, Form(r"^(nats|tls)://\S+$", "a URL as nats://HOST:PORT or tls://HOST:PORT")
+    ] = "nats://127.0.0.1:4222"
     user: str | None = None
     password: Secret | None = None
     token: Secret | None = None

@@ -9,6 +9,8 @@ Other values may be given so, too; `penstock.service.config` reads those, once, 
 
 Sizes and durations in configurations, with the unit that a person would write.
 
+A text that must have some form says which, in words, beside the pattern that checks it.
+
 A key's name says its unit: `max_bytes` is in bytes, `timeout_s` in seconds, `poll_ms` in
 milliseconds. Its value may be a number of these, or a text with a unit: `1GiB`, `10s`.
 """
@@ -24,9 +26,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     SecretStr,
     model_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 _PATH_BYTES_MAX: Final = 4095
 _NAME_BYTES_MAX: Final = 255
@@ -121,6 +126,37 @@ FilePath = Annotated[Path, BeforeValidator(_check_text), AfterValidator(_make_ab
 
 SocketPath = Annotated[FilePath, AfterValidator(_check_socket)]
 """The path of a Unix socket."""
+
+
+class Form:
+    """The form of a text, as in ``Annotated[str, Form(r"^[a-z]{1,9}$", "1 to 9 of a-z")]``.
+
+    The error says the words. It says nothing of what was given, which may be a secret.
+
+    Args:
+        pattern: The text must match it, as with `Field(pattern=...)`.
+        words: The texts that match, so that a sentence can end with it: must be ….
+    """
+
+    __slots__ = ("_pattern", "_words")
+
+    def __init__(self, pattern: str, words: str) -> None:
+        self._pattern, self._words = pattern, words
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        matching = core_schema.custom_error_schema(
+            core_schema.str_schema(pattern=self._pattern),
+            custom_error_type="text_form",
+            custom_error_message=f"must be {self._words}",
+        )
+        return core_schema.chain_schema([handler(source), matching])
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "pattern": self._pattern}
 
 
 class Secret(BaseModel):

@@ -19,6 +19,7 @@ from penstock.service import (
     show_config,
 )
 from penstock.service.config import hide_secrets, mapping_of
+from penstock.service.config_types import Form
 
 
 class _Section(BaseModel):
@@ -40,6 +41,9 @@ class _Unix(_Section):
     path: Path
 
 
+_Topic = Annotated[str, Form(r"^[a-z{}]{1,9}$", "1 to 9 characters of a-z { }, as in {kind}")]
+
+
 class _Config(_Section):
     name: str
     admin: HostPort = "127.0.0.1:0"
@@ -51,6 +55,7 @@ class _Config(_Section):
     labels: dict[str, str] = {}
     rest: dict[str, Any] = {}
     pair: list[int] = Field(default=[1, 2], min_length=2)
+    topics: dict[_Topic, _Topic | None] = {}
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
@@ -252,12 +257,15 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         ("nats: true", "nats: must be a mapping"),
         ("limit: 1GiB", "limit: must be an integer"),
         ("name: twice", "name: two have it"),
+        ("topics: {a: B}", "topics.a: must be 1 to 9 characters of a-z { }, as in {kind}\n"),
+        ("topics: {A: b}", "topics.A: the key must be 1 to 9 characters of a-z { }, as in {kind}"),
+        ("topics: {a: 1}", "topics.a: must be a text"),
     ],
 )
 def test_a_mistake_is_said_in_the_words_of_the_file(tmp_path: Path, text: str, said: str) -> None:
     text = text if text.startswith("name") else f"name: a\n{text}"
     mistake = _mistake(tmp_path, text)
-    assert f"app.yaml: {said}" in mistake.reason
+    assert f"app.yaml: {said}" in f"{mistake.reason}\n"
     assert "literal[" not in f"{mistake.reason}{mistake.fix}"
 
 

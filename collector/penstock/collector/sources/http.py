@@ -24,6 +24,7 @@ from penstock.collector.sources.line_framing import Line
 from penstock.collector.sources.network.http_receiver import (
     Handle,
     Refusal,
+    RequestPath,
     check_post,
     content_type,
 )
@@ -46,7 +47,7 @@ class HttpSettings(AuthenticatedSettings, LinesSettings):
 
     type: Literal["http"]
     listen: HostPort = "127.0.0.1:8080"
-    path: str = Field(default="/", pattern=r"^/[^?#\s]*$", description="of requests; no other")
+    path: RequestPath = Field(default="/", description="of requests; no other")
     service: str = Field(default="http", min_length=1)
 
 

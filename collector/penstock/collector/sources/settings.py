@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     ConfigDict,
@@ -23,6 +23,7 @@ from penstock.collector.limits import (
 )
 from penstock.collector.regex import compile_pattern
 from penstock.service import FilePath, Quantities
+from penstock.service.config_types import Form
 
 REUSE_PORT: Final = "other processes of this user may listen there, too"
 
@@ -33,6 +34,10 @@ class Section(Quantities):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Name = Annotated[str, Form(r"^[A-Za-z0-9_-]{1,64}$", "1 to 64 characters of A-Z a-z 0-9 _ -")]
+"""Name of a source or transform."""
+
+
 class SourceSettings(Section):
     """The settings of one source; a subclass narrows `type` to its one name.
 
@@ -41,7 +46,7 @@ class SourceSettings(Section):
     """
 
     type: str
-    name: str | None = Field(default=None, min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    name: Name | None = None
 
     @property
     def can_be_shared(self) -> bool:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from penstock.collector.regex import compile_pattern
+from penstock.collector.sources.settings import Name
 from penstock.collector.transforms.expressions.paths import (
     Fields,
     Selection,
@@ -17,7 +18,6 @@ from penstock.collector.transforms.expressions.paths import (
 from penstock.collector.transforms.transform import (
     PASS,
     Event,
-    Name,
     Pattern,
     Transform,
     TransformContext,

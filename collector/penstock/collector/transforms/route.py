@@ -6,13 +6,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from penstock.collector.sources.settings import Section
+from penstock.collector.sources.settings import Name, Section
 from penstock.collector.transforms.expressions.expression import Evaluate, compile_condition
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
 from penstock.collector.transforms.transform import (
     Condition,
     Event,
-    Name,
     Subject,
     Transform,
     TransformContext,

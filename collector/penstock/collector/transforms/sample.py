@@ -17,6 +17,7 @@ from penstock.collector.transforms.transform import (
     Condition,
     DropReason,
     Event,
+    Seed,
     Transform,
     TransformContext,
     TransformSettings,
@@ -36,7 +37,7 @@ class SampleSettings(TransformSettings):
 
     type: Literal["sample"]
     ratio: float = Field(ge=1e-6, le=1)
-    seed: str = Field(default="", max_length=32, pattern=r"^[\x20-\x7e]*$")
+    seed: Seed = ""
     keep_errors: bool = True
     keep: Condition | None = None
 

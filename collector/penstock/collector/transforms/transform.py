@@ -20,6 +20,7 @@ from penstock.collector.transforms.expressions.expression import (
 )
 from penstock.collector.transforms.expressions.paths import Fields, parse_path, parse_selection
 from penstock.collector.transforms.expressions.subject_template import SubjectTemplate
+from penstock.service.config_types import Form
 
 
 def _checked_by(check: Callable[[str], object]) -> AfterValidator:
@@ -32,8 +33,7 @@ def _checked_by(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(keep)
 
 
-NAME_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Seed = Annotated[str, Form(r"^[\x20-\x7e]{0,32}$", "at most 32 printable characters of ASCII")]
 Condition = Annotated[str, _checked_by(compile_condition)]
 Expression = Annotated[str, _checked_by(compile_expression)]
 Pattern = Annotated[str, _checked_by(compile_pattern)]

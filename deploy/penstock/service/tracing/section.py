@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from penstock.base.lazy_module import LazyModule
-from penstock.service.config_types import FilePath
+from penstock.service.config_types import FilePath, Form
 
 if TYPE_CHECKING:
     from prometheus_client import core
@@ -63,7 +63,9 @@ class TracingSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     enabled: bool = True
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/@]+$")]
+    endpoint: Annotated[
+        str, Form(r"^https?://[^\s/@]+$", "a URL without path and user, as http://HOST:PORT")
+    ]
     ca_file: FilePath | None = None
     sample: Annotated[float, Field(ge=0, le=1)] = 0.01
     max_queue_size: Annotated[int, Field(ge=1, le=65_536)] = 2048

@@ -12,6 +12,7 @@ from penstock.logd.metadata.records import check_node_id
 from penstock.logd.replication.events import ReplicationSettings
 from penstock.logd.security.tls import CertificateFiles
 from penstock.service import HostPort, Quantities
+from penstock.service.config_types import Form
 
 LONE_CLUSTER: Final = "logd"
 """Name of the cluster that a logd without a section `cluster` is."""
@@ -80,7 +81,7 @@ class ClusterSection(_Settings):
         max_catch_up_bytes_per_s: Rate of replicas that catch up, from each node; none: no limit.
     """
 
-    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
+    name: Annotated[str, Form(r"^[A-Za-z0-9_-]{1,64}$", "1 to 64 characters of A-Z a-z 0-9 _ -")]
     peer: HostPort = "127.0.0.1:9297"
     initial_members: Annotated[dict[str, HostPort], Field(min_length=1, max_length=5)]
     rack: Annotated[str, Field(max_length=64)] = ""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from penstock.logd.encryption.cipher import SegmentCipher
 from penstock.logd.encryption.key_file import bound_to, open_cipher
@@ -22,6 +22,7 @@ from penstock.logd.metadata.streams import Stream, StreamConfig
 from penstock.logd.storage import REAL_DISK
 from penstock.logd.storage.disk import make_directories
 from penstock.service import Quantities
+from penstock.service.config_types import Form
 
 KEY_BYTES: Final = 32
 KEYS_MAX: Final = 64
@@ -32,7 +33,7 @@ _TEXT_BYTES_MAX: Final = 1024
 
 _HEX: Final = re.compile(rb"[0-9A-Fa-f]{64}")
 
-KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+KeyName = Annotated[str, Form(r"^[A-Za-z0-9._-]{1,64}$", "1 to 64 characters of A-Z a-z 0-9 . _ -")]
 
 
 class _Settings(Quantities):

@@ -26,12 +26,13 @@ from penstock.logd.client import Access
 from penstock.router.checkpoint.settings import AnyStore
 from penstock.router.errors import BadOptionError
 from penstock.router.job.config_errors import WrongKeyError
-from penstock.router.job.settings import Seconds, Settings
+from penstock.router.job.settings import Name, Seconds, Settings
 from penstock.router.read.offset_spec import Subscription, assigned, check_subject
 from penstock.router.read.offsets import offsets_from_json
 from penstock.router.sinks.registry import AnySinkConfig
 from penstock.router.transforms.settings import Steps, Transform
 from penstock.service import AdminAccess, HostPort, HostPorts, TracingSection
+from penstock.service.config_types import Form
 
 _FILES: Final = frozenset({"lock", "format"})
 """Files in `checkpoint_dir` whose name a sink could have."""
@@ -139,14 +140,14 @@ Beginning = Annotated[
     Literal["earliest", "latest"] | Moment | dict[str, dict[str, int]], WrapValidator(_beginning)
 ]
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-"""Name of a job, route or sink; it becomes part of file names."""
-
-
-Identifier = Annotated[str, Field(pattern=r"^[a-zA-Z_]\w{0,62}$")]
+Identifier = Annotated[
+    str, Form(r"^[a-zA-Z_]\w{0,62}$", "1 to 63 letters, digits and _, the first of a-z A-Z _")
+]
 """Name of a table or function in SQL."""
 
-Function = Annotated[str, Field(pattern=r"^[a-zA-Z_][\w.]*:[a-zA-Z_]\w*$")]
+Function = Annotated[
+    str, Form(r"^[a-zA-Z_][\w.]*:[a-zA-Z_]\w*$", "MODULE:FUNCTION, as in my_package.texts:shorten")
+]
 """A function in a module, as MODULE:FUNCTION."""
 
 
@@ -192,7 +193,10 @@ class Source(Settings):
     assign: Annotated[dict[str, list[int]], AfterValidator(_assigned)] | None = None
     subject: Annotated[str, AfterValidator(_subject)] | None = None
     read_from: Literal["leader", "replica"] = "leader"
-    rack: Annotated[str, Field(pattern=r"^\S(.{0,62}\S)?$")] | None = None
+    rack: (
+        Annotated[str, Form(r"^\S(.{0,62}\S)?$", "1 to 64 characters, the first and last no space")]
+        | None
+    ) = None
     token_file: Path | None = None
     tls: bool = False
     tls_ca_file: Path | None = None
@@ -265,7 +269,7 @@ class Table(Settings):
     """
 
     path: str | None = None
-    format: Annotated[str, Field(pattern=r"^[\w.]+$")] = "parquet"
+    format: Annotated[str, Form(r"^[\w.]+$", "a name of letters, digits, _ and .")] = "parquet"
     table: Annotated[str, Field(min_length=1)] | None = None
     columns: Annotated[str, Field(min_length=1)] | None = None
     options: dict[str, str] = Field(default_factory=dict)
@@ -280,8 +284,12 @@ class Table(Settings):
 class DeadLetterStream(Settings):
     """A stream that gets each dead letter as well; some stream of logd must store `subject`."""
 
-    nats: Annotated[str, Field(pattern=r"^(nats|tls)://\S+$")] = "nats://127.0.0.1:4222"
-    subject: Annotated[str, Field(pattern=r"^[^\s.*>]+(\.[^\s.*>]+)*$")]
+    nats: Annotated[
+        str, Form(r"^(nats|tls)://\S+$", "a URL as nats://HOST:PORT or tls://HOST:PORT")
+    ] = "nats://127.0.0.1:4222"
+    subject: Annotated[
+        str, Form(r"^[^\s.*>]+(\.[^\s.*>]+)*$", "tokens joined by dots, without spaces, * and >")
+    ]
 
 
 class Spark(Settings):
@@ -300,7 +308,9 @@ class Spark(Settings):
     """
 
     master: str = "local[*]"
-    driver_memory: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = "896m"
+    driver_memory: Annotated[
+        str, Form(r"^\d+[kmg]$", "a whole number with k, m or g, as in 896m")
+    ] = "896m"
     ui: bool | None = None
     secret_file: Path | None = None
     package: Path | None = None

@@ -7,6 +7,16 @@ from pydantic import ConfigDict, Field
 
 from penstock.router.delivery.rate_limiter import RateLimiter
 from penstock.service import Quantities
+from penstock.service.config_types import Form
+
+Name = Annotated[
+    str,
+    Form(
+        r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        "1 to 63 characters of a-z 0-9 _ -, the first a letter or digit",
+    ),
+]
+"""Name of a job, route or sink; it becomes part of file names."""
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -35,7 +35,6 @@ from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import quote, urlencode
 
 import orjson
-from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.delivery.classify import HttpResponse, Meaning
@@ -64,7 +63,7 @@ from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
 from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "String",
@@ -127,7 +126,13 @@ class ClickHouseSink(HttpTaskSettings):
     """Rows in a table of ClickHouse."""
 
     type: Literal["clickhouse"]
-    table: Annotated[str, Field(pattern=rf"^{_NAME}(\.{_NAME})?$")] = "penstock"
+    table: Annotated[
+        str,
+        Form(
+            rf"^{_NAME}(\.{_NAME})?$",
+            "TABLE or DATABASE.TABLE, each 1 to 63 characters of A-Z a-z 0-9 _, the first no digit",
+        ),
+    ] = "penstock"
     create: bool = True
     tokens: bool = True
     user: str = "default"

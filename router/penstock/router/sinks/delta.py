@@ -62,7 +62,7 @@ from penstock.router.sinks.table_format import (
     end_of,
     with_microseconds,
 )
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _STATUS: Final = re.compile(r"status code:?\W+(\d{3})\b")
@@ -106,7 +106,13 @@ class DeltaSink(LakeSettings):
     """Rows in a table of Delta Lake."""
 
     type: Literal["delta"]
-    table: Annotated[str, Field(pattern=r"^([a-z0-9]{2,10}://[^\s@?]+|[^:\s][^:]*)$")]
+    table: Annotated[
+        str,
+        Form(
+            r"^([a-z0-9]{2,10}://[^\s@?]+|[^:\s][^:]*)$",
+            "a path without a colon, or a URL without user and query, as in s3://BUCKET/PATH",
+        ),
+    ]
     storage: dict[str, Secret] = Field(default_factory=dict)
     maintenance: DeltaMaintenance | None = None
 

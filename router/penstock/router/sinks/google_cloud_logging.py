@@ -52,6 +52,7 @@ from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings, RequestBatch
 from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Replay, SinkContext
+from penstock.service.config_types import Form
 from penstock.specs.formats.ecs import time_text
 
 _SCOPE: Final = "https://www.googleapis.com/auth/logging.write"
@@ -72,8 +73,15 @@ class CloudLoggingSink(HttpTaskSettings):
     """Entries for Google Cloud Logging."""
 
     type: Literal["google_cloud_logging"]
-    project: Annotated[str, Field(pattern=r"^[a-z][a-z0-9.:-]{2,62}$")]
-    log: Annotated[str, Field(pattern=r"^[A-Za-z0-9/_.{}-]{1,400}$")] = "penstock-{kind}"
+    project: Annotated[
+        str,
+        Form(
+            r"^[a-z][a-z0-9.:-]{2,62}$", "a project's id: 3 to 63 of a-z 0-9 . : -, a letter first"
+        ),
+    ]
+    log: Annotated[
+        str, Form(r"^[A-Za-z0-9/_.{}-]{1,400}$", "1 to 400 characters of A-Z a-z 0-9 / _ . - { }")
+    ] = "penstock-{kind}"
     credentials_file: Path | None = None
     resource_type: str = "global"
     resource_labels: dict[str, str] = Field(default_factory=dict)

@@ -54,7 +54,7 @@ from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import RequestBatch, TaskRequestSettings
 from penstock.router.sinks.http.task_sink import TaskRequestSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 COLUMNS: Final[Mapping[str, str]] = {
     "stream": "text NOT NULL",
@@ -101,9 +101,13 @@ class PostgresSink(TaskRequestSettings):
 
     type: Literal["postgres"]
     dsn: Secret
-    table: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$")] = (
-        "penstock"
-    )
+    table: Annotated[
+        str,
+        Form(
+            r"^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$",
+            "TABLE or SCHEMA.TABLE, each 1 to 63 characters of a-z 0-9 _, the first no digit",
+        ),
+    ] = "penstock"
     create: bool = True
     batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=16 * 1024 * 1024)
     max_in_flight: Annotated[int, Field(ge=1, le=64)] = 2

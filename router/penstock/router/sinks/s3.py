@@ -38,7 +38,6 @@ from urllib.parse import quote, unquote, urlencode
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 from typing_extensions import override
 
 from penstock.base.files import atomic_write
@@ -86,6 +85,7 @@ from penstock.router.sinks.sink import (
     as_json_lines,
 )
 from penstock.router.storage.s3 import S3Keys, S3Location
+from penstock.service.config_types import Form
 
 _CODE: Final = re.compile(rb"<Code>(\w+)</Code>")
 _POSITION: Final = "penstock_place"
@@ -101,7 +101,9 @@ class S3Sink(LakeFileSettings, S3Keys, HttpTaskSettings):
     """Hive-partitioned Parquet objects in a bucket of S3 or a compatible store."""
 
     type: Literal["s3"]
-    storage_class: Annotated[str, Field(pattern=r"^[A-Z][A-Z_]{2,40}$")] = "STANDARD"
+    storage_class: Annotated[
+        str, Form(r"^[A-Z][A-Z_]{2,40}$", "a storage class of S3, as in STANDARD_IA")
+    ] = "STANDARD"
     conditional: bool = True
     compression: Compression = "zstd"
     timeout_s: Seconds = 60.0

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 import pyarrow as pa
@@ -50,10 +50,11 @@ from penstock.router.columns.spec_versions import SpecVersions, known_versions
 from penstock.router.deadletters.writer import MALFORMED_COLUMNS, send_malformed_to_dlq
 from penstock.router.delivery.batch_names import in_log_order
 from penstock.router.errors import BadOptionError, RouterError, StoppedError
-from penstock.router.job.settings import Seconds, Settings
+from penstock.router.job.settings import Name, Seconds, Settings
 from penstock.router.meter import Meter
 from penstock.router.sinks.registry import AnySinkConfig, open_sink
 from penstock.router.sinks.sink import Sink, SinkContext
+from penstock.service.config_types import Form
 
 NAME: Final = "penstock"
 
@@ -99,8 +100,8 @@ class FrameSinkOptions(Settings):
     """
 
     sink: AnySinkConfig
-    name: str = Field(NAME, pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")
-    run: str | None = Field(None, pattern=r"^[\w.-]{1,128}$")
+    name: Name = NAME
+    run: Annotated[str, Form(r"^[\w.-]{1,128}$", "1 to 128 letters, digits, _ . -")] | None = None
     dead_letters: Path | None = None
     service: str = Field("spark", min_length=1, max_length=200)
     timeout_seconds: Seconds = 600.0

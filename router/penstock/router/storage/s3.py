@@ -11,12 +11,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any, Final, Self, TypeVar
 
-from pydantic import Field, HttpUrl, field_validator, model_validator
+from pydantic import HttpUrl, field_validator, model_validator
 
 from penstock.router.job.config_errors import WrongKeyError, needed
 from penstock.router.job.settings import Settings
 from penstock.service import UnavailableError
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 T = TypeVar("T")
 
@@ -37,7 +37,9 @@ _URL: Final = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s?#]*)?")
 class S3Keys(Settings):
     """Credentials; none: those that AWS's tools find."""
 
-    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] = "us-east-1"
+    region: Annotated[str, Form(r"^[a-z0-9-]{1,40}$", "1 to 40 characters of a-z 0-9 -")] = (
+        "us-east-1"
+    )
     access_key_id: Secret | None = None
     secret_access_key: Secret | None = None
     session_token: Secret | None = None

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from penstock.router.job.settings import Seconds, Settings
 from penstock.router.transforms.fields import ENVELOPE, MAPS, parse_field
 from penstock.router.transforms.sql import parse_select
+from penstock.service.config_types import Form
 
 KEY_BYTES_MIN: Final = 16
 """Minimum bytes of a key for hashes; a shorter one can be guessed."""
@@ -117,7 +118,9 @@ class Sample(Settings):
 
     rate: Annotated[float, Field(gt=0, lt=1)]
     by: Single | Literal["trace_id"] = "trace_id"
-    seed: Annotated[str, Field(max_length=32, pattern=r"^[\x20-\x7e]*$")] = ""
+    seed: Annotated[
+        str, Form(r"^[\x20-\x7e]{0,32}$", "at most 32 printable characters of ASCII")
+    ] = ""
 
     @model_validator(mode="after")
     def _rate_is_exact_enough(self) -> Self:

@@ -1,12 +1,13 @@
 """Settings of what is asked of Kubernetes and Docker."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from penstock.collector.sources.settings import Section
 from penstock.service import FilePath
+from penstock.service.config_types import Form
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -14,9 +15,10 @@ _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class ApiSection(Section):
     """Address and credentials of the API server."""
 
-    server: str = Field(
+    server: Annotated[
+        str, Form(r"^https?://[^/\s]+$", "a URL without a path, as https://HOST:PORT")
+    ] = Field(
         default="https://kubernetes.default.svc",
-        pattern=r"^https?://[^/\s]+$",
         description="URL; of a kubelet as in https://127.0.0.1:10250",
     )
     token_file: FilePath = Field(

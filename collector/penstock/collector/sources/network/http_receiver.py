@@ -18,7 +18,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import orjson
 from pydantic import Field, model_validator
@@ -55,6 +55,7 @@ from penstock.collector.sources.settings import Section
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.service import FilePath
+from penstock.service.config_types import Form
 
 INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "identity": lambda body, _: body,
@@ -73,6 +74,11 @@ INFLATE: Final[dict[str, Callable[[bytes, int], bytes]]] = {
 CODINGS: Final = "gzip, deflate, zlib, zstd, snappy, lz4"
 """Content codings of `INFLATE` that a sender is offered."""
 
+RequestPath = Annotated[
+    str, Form(r"^/[^?#\s]*$", "a path that begins with /, without ?, # and spaces")
+]
+"""Path of the requests that a source takes."""
+
 
 class SenderAuth(Section):
     """The one secret that senders show; the file is read again when it changes."""
@@ -80,8 +86,8 @@ class SenderAuth(Section):
     scheme: Literal["bearer", "basic", "header"] = "bearer"
     token_file: FilePath = Field(description="the token; of `basic` the password")
     username: str | None = Field(default=None, min_length=1, description="of `basic`")
-    header: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9-]+$", description="the name of the header of `header`"
+    header: Annotated[str, Form(r"^[A-Za-z0-9-]+$", "made of A-Z a-z 0-9 -")] | None = Field(
+        default=None, description="the name of the header of `header`"
     )
 
     @model_validator(mode="after")

@@ -47,7 +47,7 @@ from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.writer import Payload, SpoolWriter
 from penstock.logd.security.tls import CertificateFiles, TlsFileError
 from penstock.service import ConfigError, FilePath
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 if TYPE_CHECKING:
     import ssl
@@ -78,9 +78,9 @@ class PrometheusSettings(SourceSettings):
     """Metrics scraped from Prometheus exporters."""
 
     type: Literal["prometheus"]
-    targets: list[Annotated[str, Field(pattern=r"^https?://[^/\s]+(/\S*)?$")]] = Field(
-        default=[], description="URLs"
-    )
+    targets: list[
+        Annotated[str, Form(r"^https?://[^/\s]+(/\S*)?$", "a URL as http://HOST:PORT/PATH")]
+    ] = Field(default=[], description="URLs")
     files: list[Annotated[str, Field(min_length=1)]] = Field(
         default=[], max_length=64, description="patterns of files with targets, in JSON or YAML"
     )

@@ -14,7 +14,7 @@ item's status is 201 when its record is durable in the spool.
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -32,6 +32,7 @@ from penstock.collector.sources.network.http_source import (
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import SpoolWriter
 from penstock.service import HostPort
+from penstock.service.config_types import Form
 
 Json = dict[str, Any]
 _PRODUCT: Final = {"x-elastic-product": "Elasticsearch"}
@@ -72,9 +73,10 @@ class ElasticsearchSettings(AuthenticatedSettings):
         min_length=1,
         description="of documents without `service.name`; `from_index`: their index",
     )
-    version: str = Field(
+    version: Annotated[
+        str, Form(r"^\d{1,3}\.\d{1,3}\.\d{1,3}$", "three numbers joined by dots, as 9.0.0")
+    ] = Field(
         default="9.0.0",
-        pattern=r"^\d{1,3}\.\d{1,3}\.\d{1,3}$",
         description="shown to senders, some of which refuse one older than their own",
     )
 

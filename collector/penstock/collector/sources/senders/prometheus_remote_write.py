@@ -21,6 +21,7 @@ from penstock.collector.decode.senders.remote_write import Written, point_lines
 from penstock.collector.sources.network.http_receiver import (
     Handle,
     Refusal,
+    RequestPath,
     check_post,
     coding_of,
     content_type,
@@ -49,9 +50,7 @@ class PrometheusRemoteWriteSettings(AuthenticatedSettings):
 
     type: Literal["prometheus_remote_write"]
     listen: HostPort = "127.0.0.1:9201"
-    path: str = Field(
-        default="/api/v1/write", pattern=r"^/[^?#\s]*$", description="of requests; no other"
-    )
+    path: RequestPath = Field(default="/api/v1/write", description="of requests; no other")
     service: str = Field(
         default="prometheus", min_length=1, description="of series without any of `service_labels`"
     )

@@ -29,6 +29,7 @@ from penstock.collector.transforms.transform import (
     DeferredSampler,
     DropReason,
     Event,
+    Seed,
     TransformContext,
     TransformSettings,
     Verdict,
@@ -71,7 +72,7 @@ class TailSampleSettings(TransformSettings):
         default=[], max_length=64, description="the first that holds for a trace decides"
     )
     ratio: float = Field(default=0.0, ge=0, le=1, description="of traces that no rule decides on")
-    seed: str = Field(default="", max_length=32, pattern=r"^[\x20-\x7e]*$")
+    seed: Seed = ""
     max_traces: int = Field(
         default=50_000, ge=1, le=10_000_000, description="that wait; beyond it the oldest decides"
     )

@@ -16,6 +16,7 @@ from typing_extensions import override
 from penstock.collector.regex import compile_pattern, groups_finder
 from penstock.collector.transforms.texts.field_parser import CONVERSIONS, Parsing, ParsingSettings
 from penstock.collector.transforms.transform import TransformContext
+from penstock.service.config_types import Form
 
 _MONTHS: Final = "|".join(
     f"{name[:3]}(?:{name[3:]})?" if len(name) > 3 else name
@@ -254,7 +255,9 @@ class GrokSettings(ParsingSettings):
     patterns: list[Annotated[str, Field(min_length=1)]] = Field(
         min_length=1, max_length=64, description="the first that is found in the text counts"
     )
-    definitions: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_]{1,64}$")], str] = Field(
+    definitions: dict[
+        Annotated[str, Form(r"^[A-Za-z0-9_]{1,64}$", "1 to 64 characters of A-Z a-z 0-9 _")], str
+    ] = Field(
         default={}, max_length=256, description="further patterns by name; they replace known ones"
     )
 

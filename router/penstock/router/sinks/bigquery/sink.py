@@ -63,6 +63,7 @@ from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import RequestBatch, TaskRequestSettings
 from penstock.router.sinks.http.task_sink import TaskRequestSink, WrittenRequests
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext, as_json_lines
+from penstock.service.config_types import Form
 
 COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("stream", "STRING"),
@@ -96,7 +97,12 @@ class BigQuerySink(TaskRequestSettings):
     max_in_flight: Literal[1] = 1
     """A stream takes rows at its end only."""
     table: Annotated[
-        str, Field(pattern=r"^[a-z][a-z0-9.:-]{2,62}\.[A-Za-z0-9_]{1,1024}\.[A-Za-z0-9_-]{1,1024}$")
+        str,
+        Form(
+            r"^[a-z][a-z0-9.:-]{2,62}\.[A-Za-z0-9_]{1,1024}\.[A-Za-z0-9_-]{1,1024}$",
+            "PROJECT.DATASET.TABLE: a project's id, then names of A-Z a-z 0-9 _, that of the table"
+            " also with -",
+        ),
     ]
     credentials_file: Path | None = None
     url: HttpUrl = HttpUrl("https://bigquerystorage.googleapis.com")

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 import orjson
-from pydantic import Field, HttpUrl, model_validator
+from pydantic import HttpUrl, model_validator
 from typing_extensions import override
 
 from penstock.router.columns.json_objects import write_json
@@ -42,7 +42,7 @@ from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import HttpTaskSettings
 from penstock.router.sinks.http.task_sink import HttpTaskSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 _LOGS_MAX: Final = 1000
 _REQUEST_BYTES_MAX: Final = 5_000_000
@@ -54,7 +54,10 @@ Those of metrics are larger.
 
 _PATHS: Final = {"logs": "/api/v2/logs", "metrics": "/api/v2/series", "traces": "/v0.4/traces"}
 _TAKEN: Final = {"logs": 202, "metrics": 202, "traces": 200}
-_SITE: Final = r"^[a-z0-9][a-z0-9.-]{3,60}$"
+_Site = Annotated[
+    str,
+    Form(r"^[a-z0-9][a-z0-9.-]{3,60}$", "a host's name of a-z 0-9 . -, as in datadoghq.com"),
+]
 
 
 class DatadogSink(HttpTaskSettings):
@@ -62,7 +65,7 @@ class DatadogSink(HttpTaskSettings):
 
     type: Literal["datadog"]
     api_key: Secret
-    site: Annotated[str, Field(pattern=_SITE)] = "datadoghq.com"
+    site: _Site = "datadoghq.com"
     url: HttpUrl = HttpUrl("https://http-intake.logs.datadoghq.com")
     metrics_url: HttpUrl = HttpUrl("https://api.datadoghq.com")
     agent_url: HttpUrl | None = None

@@ -28,7 +28,6 @@ from typing import Annotated, Any, Final, Literal
 from uuid import UUID, uuid4
 
 import pyarrow as pa
-from pydantic import Field
 from typing_extensions import override
 
 from penstock.router.delivery.result import DeliveryResult, Paused, Retryable
@@ -52,7 +51,7 @@ from penstock.router.sinks.table_format import (
     by_values,
     end_of,
 )
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 MARKS: Final = "penstock.marks"
 
@@ -70,7 +69,7 @@ class IcebergSink(LakeSettings):
     """Rows in a table of Apache Iceberg."""
 
     type: Literal["iceberg"]
-    table: Annotated[str, Field(pattern=r"^[^\s.]+(\.[^\s.]+)+$")]
+    table: Annotated[str, Form(r"^[^\s.]+(\.[^\s.]+)+$", "NAMESPACE.TABLE, without spaces")]
     catalog: dict[str, Secret]
     catalog_name: str = "default"
 

@@ -65,7 +65,7 @@ from penstock.router.sinks.jdbc.client import (
     drivers_in,
 )
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 _STANDARD: Final[Mapping[str, str]] = {
     "stream": "VARCHAR(255) NOT NULL",
@@ -173,11 +173,18 @@ class JdbcSink(TaskRequestSettings):
     type: Literal["jdbc"]
     url: Secret
     jars: Annotated[tuple[Path, ...], Field(min_length=1)]
-    driver: Annotated[str, Field(pattern=r"^[\w.$]+$")] | None = None
+    driver: Annotated[str, Form(r"^[\w.$]+$", "a Java class: letters, digits, _ . $")] | None = None
     user: str | None = None
     password: Secret | None = None
     properties: dict[str, Secret] = Field(default_factory=dict)
-    table: Annotated[str, Field(pattern=rf"^{_NAME}(\.{_NAME})?$")] = "penstock"
+    table: Annotated[
+        str,
+        Form(
+            rf"^{_NAME}(\.{_NAME})?$",
+            "TABLE or SCHEMA.TABLE, each 1 to 128 characters of A-Z a-z 0-9 _ $, the first a letter"
+            " or _",
+        ),
+    ] = "penstock"
     create: bool = True
     column_types: dict[str, str] = Field(default_factory=dict)
     batch: RequestBatch = RequestBatch(max_records=10_000, max_bytes=8 * 1024 * 1024)

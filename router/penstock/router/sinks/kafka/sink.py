@@ -59,9 +59,11 @@ from penstock.router.sinks.http.task_sink import (
     WrittenRequests,
 )
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
-_TOPIC: Final = r"^[a-zA-Z0-9._-]{1,249}$"
+_Topic = Annotated[
+    str, Form(r"^[a-zA-Z0-9._-]{1,249}$", "1 to 249 characters of A-Z a-z 0-9 . _ -")
+]
 _SERVER: Final = r"[^\s,:@/]+:\d{1,5}"
 _BYTES_OF_RECORD: Final = 36
 _BYTES_OF_LENGTHS: Final = 10
@@ -97,10 +99,12 @@ class KafkaSink(TaskRequestSettings):
     type: Literal["kafka"]
     max_in_flight: Literal[1] = 1
     """More would break the order of a partition."""
-    bootstrap_servers: Annotated[str, Field(pattern=rf"^{_SERVER}(,{_SERVER})*$")]
-    topic: Annotated[str, Field(pattern=_TOPIC)]
+    bootstrap_servers: Annotated[
+        str, Form(rf"^{_SERVER}(,{_SERVER})*$", "HOST:PORT, or several joined by commas alone")
+    ]
+    topic: _Topic
     key: Literal["record", "trace_id", "service", "record_position"] = "record"
-    positions_topic: Annotated[str, Field(pattern=_TOPIC)] | None = None
+    positions_topic: _Topic | None = None
     create: bool = True
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "zstd"
     max_message_bytes: Annotated[int, Field(ge=1024, le=1_000_000_000)] = 1_000_000

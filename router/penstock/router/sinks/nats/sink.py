@@ -47,10 +47,9 @@ from penstock.router.sinks.http.request_sink import Item, Request, Row
 from penstock.router.sinks.http.settings import TaskRequestSettings, Tls
 from penstock.router.sinks.http.task_sink import TaskRequestSink
 from penstock.router.sinks.sink import Guarantee, Preview, Replay, SinkContext
-from penstock.service.config_types import Secret
+from penstock.service.config_types import Form, Secret
 
 _PART: Final = r"(?:[A-Za-z0-9_-]|\{(?:stream|kind|service|subject)\})+"
-_SUBJECT: Final = rf"^{_PART}(?:\.{_PART})*$"
 _FOREIGN_IN_TOKEN: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _NO_SUBJECT: Final = re.compile(r"\s|^$")
 _FOREIGN_IN_HEADER: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -71,8 +70,21 @@ class NatsSink(TaskRequestSettings):
     """Messages on a subject of NATS, acknowledged by the stream that stores them."""
 
     type: Literal["nats"]
-    servers: Annotated[str, Field(pattern=r"^(nats|tls)://[^\s@]+$")] = "nats://127.0.0.1:4222"
-    subject: Annotated[str, Field(pattern=_SUBJECT)]
+    servers: Annotated[
+        str,
+        Form(
+            r"^(nats|tls)://[^\s@]+$",
+            "nats://HOST:PORT or tls://HOST:PORT, or several joined by commas alone; a user has a"
+            " key of its own",
+        ),
+    ] = "nats://127.0.0.1:4222"
+    subject: Annotated[
+        str,
+        Form(
+            rf"^{_PART}(?:\.{_PART})*$",
+            "tokens joined by dots, of A-Z a-z 0-9 _ - and {stream} {kind} {service} {subject}",
+        ),
+    ]
     stream: str | None = None
     acknowledge: bool = True
     user: str | None = None
