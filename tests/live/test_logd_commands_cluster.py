@@ -68,6 +68,20 @@ async def test_streams_are_listed_with_leader_and_isr(cluster: StandIn) -> None:
     assert document["partitions"][0]["leader"] is None
 
 
+async def test_a_leader_that_refuses_publishers_keeps_no_node_from_being_stopped(
+    cluster: StandIn,
+) -> None:
+    cluster.refusal = "the disk is full"
+    code, out, below = await command(cluster, "streams", "ls")
+    assert out.splitlines()[1].split()[1] == "refusing"
+    assert below == "a refuses publishers: the disk is full\n"
+    code, out, _ = await command(cluster, "cluster", "wait", "--seconds", "0")
+    assert (code, out.startswith("every node lives")) == (0, True)
+    await cluster.nodes["b"].kill()
+    code, _, error = await command(cluster, "cluster", "wait", "--seconds", "0")
+    assert (code, "node b is away, logs is refusing" in error) == (69, True)
+
+
 CHANGES: list[tuple[str, Any]] = [
     ("cluster drain b --no-wait", ("drain", "b", False)),
     ("cluster undrain b", ("drain", "b", True)),

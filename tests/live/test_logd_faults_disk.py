@@ -10,8 +10,10 @@ from pathlib import Path
 import nats
 import nats.js.errors
 import pytest
+from click.testing import CliRunner
 from nats.aio.client import Client
 
+from penstock.logd.cli import cli
 from penstock.logd.errors import LogdError, RefusedError
 from penstock.logd.format.acks import Nack
 from tests.support.logd import Logd
@@ -29,6 +31,12 @@ async def client(nats_url: str) -> AsyncIterator[Client]:
     connection = await nats.connect(nats_url)
     yield connection
     await connection.close()
+
+
+def listed(logd: Logd) -> tuple[str, str]:
+    """The state of the one stream that is listed, and what is said below."""
+    done = CliRunner().invoke(cli, ["streams", "ls", "--server", logd.fetch])
+    return done.stdout.splitlines()[1].split()[1], done.stderr
 
 
 async def publish_until_refused(client: Client, stream: str, size: int) -> list[bytes]:
@@ -325,12 +333,16 @@ async def test_publishers_are_refused_while_there_is_space_for_retention_and_pur
             acked = await publish_until_refused(client, "logs", 2000)
             status = logd.daemon.status()
             assert any("min_free_bytes, 16,777,216" in reason for reason in status["reasons"])
+            state, below = await asyncio.to_thread(listed, logd)
+            assert state == "refusing"
+            assert "logd-1 refuses publishers: the disk of this node has" in below
             await asyncio.to_thread(logd.restart, kill=True)
             with pytest.raises(nats.js.errors.APIError):
                 await publish(client, "logs", b"refused after a restart, too")
             with logd.client() as log:
                 assert log.purge("logs", len(acked)) == len(acked)
             await wait_until_async(lambda: logd.daemon.status()["health"] == "ready")
+            assert await asyncio.to_thread(listed, logd) == ("ok", "")
             assert await publish(client, "logs", b"after a purge") == len(acked)
             more = len(acked) + 1 + await publish_more(client, "logs", 2000)
             with logd.client() as log:

@@ -76,7 +76,9 @@ class Node:
         roles = describe_roles(self._in.leader, 1, list(self._in.nodes), isr)
         for described in found:
             described["partitions"] = [
-                {"partition": 0, "unclean_elections": 0} | describe_standing(here) | roles
+                {"partition": 0, "unclean_elections": 0, "refusal": self._in.refusal}
+                | describe_standing(here)
+                | roles
             ]
         return found
 
@@ -140,12 +142,14 @@ class StandIn:
 
     Attributes:
         leader: Who leads.
+        refusal: Why it refuses publishers; empty: it takes them.
         changes: What was asked of it and not done.
     """
 
     def __init__(self, one: OneNode) -> None:
         self.one = one
         self.leader: str | None = "a"
+        self.refusal = ""
         self.changes: list[Any] = []
         self.nodes = {name: Node(name, self) for name in ("a", "b", "c")}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import ValidationError
 from typing_extensions import override
 
@@ -277,6 +278,17 @@ def test_streams_stay_shown_while_logd_is_away_and_their_age_is_told(tmp_path: P
         found = snapshot(console)["streams"]
         assert [row["stream"] for row in found["rows"]] == ["logs"]
         assert found["age_ms"] is not None
+
+
+def test_a_stream_says_that_its_publishers_are_refused(tmp_path: Path) -> None:
+    stream = a_stream("logs", 5)
+    refused = structs.replace(stream.partitions[0], refusal="the disk is full")
+    log = FakeConsoleLog([structs.replace(stream, partitions=(refused,))])
+    with running_console(tmp_path, {}, log) as console:
+        wait_until(lambda: snapshot(console)["streams"]["rows"])
+        (row,) = snapshot(console)["streams"]["rows"]
+    assert row["state"] == "refusing"
+    assert row["problem"] == "logd-1 refuses publishers: the disk is full"
 
 
 async def test_an_answer_that_is_none_is_a_problem_and_no_error() -> None:

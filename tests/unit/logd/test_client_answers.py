@@ -38,6 +38,33 @@ def test_a_partition_stands_where_its_leader_says() -> None:
     assert not merged.partitions[0].is_known
 
 
+REFUSED = {"replicas": ("a", "b"), "isr": ("a", "b"), "refusal": "the disk is full"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "state"),
+    [
+        (REFUSED, {}, "refusing"),
+        (REFUSED | {"isr": ("a",)}, {}, "refusing"),
+        (REFUSED | {"refusal": ""}, {}, "ok"),
+        (REFUSED | {"refusal": "", "isr": ("a",)}, {}, "degraded"),
+        (REFUSED | {"damaged_offsets": 1}, {}, "damaged"),
+        (REFUSED | {"leader": None}, {}, "leaderless"),
+        (REFUSED, {"paused": True}, "paused"),
+        (REFUSED, {"read_only": True}, "read-only"),
+    ],
+)
+def test_a_state_says_what_publishers_meet(
+    facts: dict[str, Any], options: dict[str, Any], state: str
+) -> None:
+    found = replace(part("b", start_offset=0), **facts)
+    there = StreamList("b", [replace(stream(found), options=options)])
+    unknown = replace(found, refusal="", start_offset=-1)
+    here = StreamList("a", [replace(stream(unknown), options=options)])
+    (merged,) = merge(here, [there])
+    assert merged.state_of(merged.partitions[0]) == state
+
+
 def test_what_a_node_of_an_earlier_release_does_not_know_of_a_partition_is_not_known() -> None:
     unknown = dict.fromkeys(("start_offset", "high_watermark", "end_offset", "epoch", "size_bytes"))
     described = {"name": "s", "subject": "t", "incarnation": "i", "options": {}}

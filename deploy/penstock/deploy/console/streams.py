@@ -99,13 +99,13 @@ class Streams:
         self.problem, self.answered_ns = "", at_ns
 
     def _rows(self, stream: StreamInfo, now_ns: int) -> list[dict[str, Any]]:
-        common = {"stream": stream.name, "problem": stream.problem, "keep": _keep(stream.options)}
+        common = {"stream": stream.name, "keep": _keep(stream.options)}
         if not stream.partitions:
             return [
                 common
                 | {"label": stream.name, "subject": stream.subject, "state": "failed"}
                 | dict.fromkeys(("leader", "records", "end", "size", "rate", "start"))
-                | {"partition": 0, "isr": [], "replicas": []}
+                | {"problem": stream.problem, "partition": 0, "isr": [], "replicas": []}
             ]
         several = len(stream.partitions) > 1
         return [
@@ -117,6 +117,7 @@ class Streams:
                 if part.partition
                 else stream.subject,
                 "state": stream.state_of(part),
+                "problem": stream.problem or _refusal(stream, part),
                 "leader": part.leader,
                 "isr": list(part.isr),
                 "replicas": list(part.replicas),
@@ -132,6 +133,11 @@ class Streams:
 
 def _key(stream: StreamInfo, part: PartitionInfo) -> tuple[str, str, int]:
     return (stream.name, stream.incarnation, part.partition)
+
+
+def _refusal(stream: StreamInfo, part: PartitionInfo) -> str:
+    refusal = stream.refusal_of(part)
+    return f"{part.leader} refuses publishers: {refusal}" if refusal else ""
 
 
 def _keep(options: dict[str, Any]) -> dict[str, Any]:

@@ -103,6 +103,9 @@ class PartitionInfo(Struct, frozen=True, kw_only=True):
         tuple[str, ...] | None, Meta(description="replicas after the move; null: there is none")
     ] = None
     unclean_elections: Annotated[int, Meta(description="of replicas without acked records")] = 0
+    refusal: Annotated[
+        str, Meta(description="why its leader refuses all publishers; empty: it takes them")
+    ] = ""
 
     @property
     def is_known(self) -> bool:
@@ -122,17 +125,23 @@ class StreamInfo(Struct, frozen=True, kw_only=True):
 
     def state_of(self, part: PartitionInfo) -> str:
         """The worst that can be said of one of its partitions, in a word."""
-        if self.problem:
-            return "failed"
-        if part.leader is None and part.replicas:
-            return "leaderless"
-        if part.damaged_offsets > 0:
-            return "damaged"
-        if len(part.isr) < len(part.replicas):
-            return "degraded"
-        if self.options.get("paused"):
-            return "held" if self.options.get("held") else "paused"
-        return "read-only" if self.options.get("read_only") else "ok"
+        option = self.options.get
+        worst_first = (
+            ("failed", self.problem),
+            ("leaderless", part.leader is None and part.replicas),
+            ("damaged", part.damaged_offsets > 0),
+            ("refusing", self.refusal_of(part)),
+            ("degraded", len(part.isr) < len(part.replicas)),
+            ("held", option("paused") and option("held")),
+            ("paused", option("paused")),
+            ("read-only", option("read_only")),
+        )
+        return next((state for state, holds in worst_first if holds), "ok")
+
+    def refusal_of(self, part: PartitionInfo) -> str:
+        """Why a partition refuses publishers whose records it is to take; empty: it does not."""
+        is_chosen = self.options.get("paused") or self.options.get("read_only")
+        return "" if is_chosen else part.refusal
 
 
 class StreamList(Struct, frozen=True):

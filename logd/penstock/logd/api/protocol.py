@@ -37,8 +37,9 @@ A stream's description has `problem`, why it takes no writes, empty while it doe
 records of one whose log cannot be opened is refused as `UNAVAILABLE` with a `cause`: `CORRUPT`, the
 code of a refusal such as `WRONG_KEY`, or `UNAVAILABLE`. Each of its `partitions` has `leader`
 (null: none), `leader_epoch`, `replicas` (the first one leads if it can), `isr`, `observers`,
-`target` (the replicas that a move ends with; null: none is under way), `unclean_elections`, and
-where it stands at the node that answers: start_offset, high_watermark, end_offset, epoch,
+`target` (the replicas that a move ends with; null: none is under way), `unclean_elections`,
+`refusal` (why its leader refuses all publishers, as that says; empty: it takes them), and where it
+stands at the node that answers: start_offset, high_watermark, end_offset, epoch,
 size_bytes, damaged_offsets (known there), all -1 where that node has no replica. On a single node
 all of these names are its own.
 

@@ -388,7 +388,7 @@ def _span(seconds: float) -> str:
 _TITLES: Final = ("NODE", "STATE", "LIVE", "LEADS", "REPLICAS", "ROLE", "RACK", "FETCH")
 
 
-_UNHEALTHY: Final = ("failed", "leaderless", "damaged", "degraded")
+_UNHEALTHY: Final = ("failed", "leaderless", "damaged")
 
 _SAID_MAX: Final = 5
 
@@ -535,11 +535,14 @@ def _missing(server: str) -> tuple[str, str] | None:
         raise click.UsageError("this is a single node: there are no others to wait for")
     away = [node.node for node in found.nodes if node.is_member and not node.live]
     states = {
-        (stream.name, stream.state_of(part)) for stream in streams for part in stream.partitions
+        (stream.name, state)
+        for stream in streams
+        for part in stream.partitions
+        if (state := stream.state_of(part)) in _UNHEALTHY or len(part.isr) < len(part.replicas)
     }
     reasons = [f"node {name} is away" for name in away]
     reasons += [] if found.controller else ["no node is the controller"]
-    reasons += sorted(f"{name} is {state}" for name, state in states if state in _UNHEALTHY)
+    reasons += sorted(f"{name} is {state}" for name, state in states)
     reasons += [f"{stream.name} is failed" for stream in streams if stream.problem]
     said = ", ".join(list(dict.fromkeys(reasons))[:_SAID_MAX])
     return (said, "stop no other node; see the logs of that one") if said else None

@@ -22,6 +22,8 @@ OFFSETS_HERE: Final = (
 )
 """Facts of a partition that one node states of its replica."""
 
+_STATED_BY_LEADER: Final = (*OFFSETS_HERE, "refusal")
+
 
 class OffsetRange(NamedTuple):
     """Records that can be read: `start` inclusive, `end` exclusive (high watermark plus one)."""
@@ -81,7 +83,7 @@ def merge(described: StreamList, others: Sequence[StreamList]) -> list[StreamInf
         there = found.get((part.leader or "", stream.name, stream.incarnation, part.partition))
         if there is None:
             return part
-        return replace(part, **{name: getattr(there, name) for name in OFFSETS_HERE})
+        return replace(part, **{name: getattr(there, name) for name in _STATED_BY_LEADER})
 
     def problem(stream: StreamInfo) -> str:
         problems = [

@@ -583,7 +583,10 @@ class ClusterStreams:
                     partition.observers,
                     partition.target,
                 )
-                | {"unclean_elections": partition.unclean_elections}
+                | {
+                    "unclean_elections": partition.unclean_elections,
+                    "refusal": _refusal(None if hosted is None else hosted.partition),
+                }
             )
         return {
             "name": name,
@@ -639,6 +642,12 @@ def describe_standing(partition: Partition | None) -> dict[str, Any]:
         "size_bytes": partition.log.size_bytes,
         "damaged_offsets": sum(upto - first for first, upto in damaged_ranges(partition)),
     }
+
+
+def _refusal(partition: Partition | None) -> str:
+    """Return why a partition that is led here refuses all publishers; empty: it does not."""
+    found = None if partition is None else partition.publish_queue.refusal
+    return "" if found is None else found.description
 
 
 def damaged_ranges(partition: Partition) -> list[tuple[int, int]]:

@@ -308,11 +308,18 @@ class PublishQueue:
         self._apply_refusal()
         return self.intake.next_offset
 
-    def _apply_refusal(self) -> None:
-        """Set the refusal of publishers; a stream that is being restored accepts none."""
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why all publishers are refused here, as in a restore; None: they are not, or not here."""
+        return self._refusal_of_publishers if self.leads else None
+
+    @property
+    def _refusal_of_publishers(self) -> Refusal | None:
         _, upto = self.stream.config.restored_range(self.number)
-        restoring = BEING_RESTORED if self.intake.next_offset < upto else None
-        self.intake.handle(Declined(self._refusal or restoring), self._clock.unix_ns())
+        return self._refusal or (BEING_RESTORED if self.intake.next_offset < upto else None)
+
+    def _apply_refusal(self) -> None:
+        self.intake.handle(Declined(self._refusal_of_publishers), self._clock.unix_ns())
 
     def pause(self) -> None:
         """Take no messages; what waits for an ack goes on to wait, for it may yet be committed."""

@@ -54,7 +54,7 @@ const TONES = {
   ready: "ok", ok: "ok", even: "ok", active: "ok",
   balanced: "ok", settling: "warn", unknown: "warn", off: "bad",
   degraded: "warn", starting: "warn", draining: "warn", paused: "warn", held: "warn", "read-only": "warn",
-  failed: "bad", unreachable: "bad", leaderless: "bad", damaged: "bad", gone: "bad",
+  failed: "bad", unreachable: "bad", leaderless: "bad", refusing: "bad", damaged: "bad", gone: "bad",
 };
 
 /** `ok`, `warn`, `bad`, or nothing: how a state is shown. */

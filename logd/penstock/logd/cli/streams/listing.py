@@ -1,6 +1,6 @@
 """`penstock logd streams ls` and `info`, `match` and `gaps`: what is stored, under which name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -34,9 +34,10 @@ _TITLES: Final = ("STREAM", "STATE", "RECORDS", "END", "SIZE", "LEADER", "ISR", 
 def list_streams(internal: bool, server: str, as_json: bool) -> None:
     """List the streams, with a line for each partition.
 
-    STATE is ok; degraded: not every replica is in sync; damaged: some offsets cannot be read, see
-    `gaps`; leaderless: nothing is stored, and nothing can be read, until one leads; failed: see
-    what is said below; paused, held or read-only. RECORDS counts offsets, END is the next one. ISR
+    STATE is ok; degraded: not every replica is in sync; refusing: all publishers are refused, for
+    what is said below; damaged: some offsets cannot be read, see `gaps`; leaderless: nothing is
+    stored, and nothing can be read, until one leads; failed: see what is said below; paused, held
+    or read-only. RECORDS counts offsets, END is the next one. ISR
     says how many replicas are in sync, and which are not.
     """
     with asking(server) as log:
@@ -49,6 +50,8 @@ def list_streams(internal: bool, server: str, as_json: bool) -> None:
     for stream in found:
         if stream.problem:
             click.echo(safe(f"{stream.name}: {stream.problem}"), err=True)
+    for text in dict.fromkeys(text for stream in found for text in _refusals(stream)):
+        click.echo(safe(text), err=True)
 
 
 @click.command(epilog="Example: penstock logd streams info logs")
@@ -74,7 +77,8 @@ def info(name: str, server: str, as_json: bool) -> None:
     for partition in stream.partitions:
         place = f"{partition.partition}." if len(stream.partitions) > 1 else ""
         for key, value in to_builtins(partition).items():
-            known[place + key] = ", ".join(value) or None if isinstance(value, tuple) else value
+            text = ", ".join(value) if isinstance(value, tuple) else value
+            known[place + key] = None if text == "" else text
     click.echo(facts(known))
 
 
@@ -114,6 +118,13 @@ def _rows(stream: StreamInfo) -> list[tuple[object, ...]]:
         roles = (part.leader or "-", _in_sync(part), subject)
         rows.append((name, stream.state_of(part), *standing, *roles))
     return rows
+
+
+def _refusals(stream: StreamInfo) -> Iterator[str]:
+    """Which nodes refuse publishers, and why: one disk may concern all streams."""
+    for part in stream.partitions:
+        if refusal := stream.refusal_of(part):
+            yield f"{part.leader} refuses publishers: {refusal}"
 
 
 def _in_sync(part: PartitionInfo) -> str:
