@@ -140,12 +140,29 @@ async def test_an_election_that_loses_records_is_confirmed_and_says_what_is_lost
         ("lost: at most 4 records, from offset 5 on", "no record is lost", "is not known here")
     ):
         words = ("streams", "elect", "logs", "--partition", str(partition))
-        code, out, error = await command(cluster, *words)  # nobody says yes
-        assert (code != 0, out, cluster.changes) == (True, "", []), error
         code, out, _ = await command(cluster, *words, "--lose-records")
         assert code == 0
         assert lost in out
         assert cluster.changes.pop() == ("elect", "logs", partition)
+    code, out, error = await command(cluster, "streams", "elect", "logs")  # nobody says yes
+    assert (code, out, cluster.changes) == (1, "", []), error
+    assert "Lose what is only there, for ever?" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("cluster remove x", "there is no node 'x'; the cluster has a, b, c (UNKNOWN_NODE)"),
+        ("streams elect logs --partition 1", "stream 'logs' has no partition 1"),
+    ],
+)
+async def test_what_is_not_there_is_said_before_a_question(
+    cluster: StandIn, words: str, said: str
+) -> None:
+    code, _, error = await command(cluster, *words.split())
+    assert (code, "[y/N]" in error) == (1, False)
+    assert said in error
+    assert (await command(cluster, "cluster", "remove", "b"))[2].count("[y/N]") == 1
 
 
 async def test_what_cannot_be_done_has_an_exit_code_and_a_fix(cluster: StandIn) -> None:

@@ -472,6 +472,10 @@ def remove(node: str, yes: bool, as_json: bool, server: str) -> None:
     """End the membership of NODE for ever; drain it first."""
     with asking(server) as log:
         if not yes:
+            known = [one.node for one in log.cluster().nodes if one.is_member]
+            if node not in known:
+                message = f"there is no node {node!r}; the cluster has {', '.join(known)}"
+                raise RefusedError("UNKNOWN_NODE", message, node=node)
             click.confirm(f"Remove node {node} from the cluster?", abort=True, err=True)
         log.remove_node(node)
     tell(f"node {node} is removed", {"node": node, "removed": True}, as_json=as_json)

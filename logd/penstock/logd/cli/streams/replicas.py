@@ -265,8 +265,8 @@ def elect(name: str, partition: int, lose_records: bool, as_json: bool, server: 
     where = f"{name}/{partition}"
     with asking(server) as log:
         if not lose_records:
-            part = log.stream(name).partitions[partition : partition + 1]
-            in_sync = ", ".join(part[0].isr) if part else "nobody"
+            (number,) = partitions_of(log, name, [partition])
+            in_sync = ", ".join(log.stream(name).partitions[number].isr) or "nobody"
             click.echo(f"Every acked record of {where} is on: {in_sync}.", err=True)
             click.confirm("Lose what is only there, for ever?", abort=True, err=True)
         found = log.elect_and_lose_records(name, partition)
