@@ -45,11 +45,15 @@ async def connected(
         UnavailableError: No NATS server can be reached.
     """
     options, last = options or PublishOptions(), ""
+    said: dict[str, int] = {}  # why no server was reached, with how often one had been before
 
     async def note(error: Exception) -> None:
         nonlocal last
         last = str(error) or type(error).__name__
-        _log.warning("NATS: %s", last)
+        reconnects = client.stats["reconnects"]
+        if client.is_connected or said.get(last) != reconnects:
+            said[last] = reconnects
+            _log.warning("NATS: %s", last)
 
     login = {"error_cb": note} | login
     client = nats_client(encrypted=_wants_tls(url, login))
