@@ -13,14 +13,18 @@ from typing import Any
 import duckdb
 import pyarrow.dataset as ds
 import pytest
+from click.testing import CliRunner
 from hdfs_native import WriteOptions
 
+from penstock.base.errors import ExitCode
+from penstock.deploy.cli import cli
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from penstock.router.storage.hdfs import Hdfs
 from penstock.service import ConfigError, UnavailableError
 from tests.support import hdfs_lake
 from tests.support.hdfs_lake import SIZE, files, kept_by, opened, rows, stored
 from tests.support.hdfs_server import HdfsServer, hdfs_server
+from tests.support.processes import free_port
 from tests.support.sink_batches import context
 from tests.support.waiting import wait_until
 
@@ -163,6 +167,27 @@ def test_a_namenode_may_come_later_and_go_in_between(
     lake.write(rows(SIZE))
     assert stored(url) == Counter(range(2 * SIZE))
     assert not [name for name in files(url) if name.startswith("_writing")]
+
+
+@pytest.mark.parametrize(
+    ("lake", "options", "fix"),
+    [
+        ("hdfs://{}/lake", (), "see whether the namenode and the datanodes run"),
+        ("s3://lakes/lake", ("--endpoint", "http://{}"), "see whether the store answers at that"),
+    ],
+)
+def test_a_command_names_no_tries_that_it_does_not_make(
+    lake: str, options: tuple[str, ...], fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job tries again, and says that itself."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    nobody = f"127.0.0.1:{free_port()}"
+    words = [word.format(nobody) for word in ("lake", "ls", lake, *options)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == ExitCode.UNAVAILABLE
+    assert f"fix: {fix}" in done.stderr
+    assert "again" not in done.stderr
 
 
 def _datanode_is_gone(server: HdfsServer) -> None:

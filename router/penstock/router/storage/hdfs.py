@@ -107,7 +107,7 @@ def translated(error: Exception, about: str) -> ServiceError:
     if kind in _TO_CHANGE:
         return ConfigError(reason, fix=_TO_CHANGE[kind])
     fix = next(fix for pattern, fix in _WAYS if re.search(pattern, f"{kind} {said}"))
-    return UnavailableError(reason, fix=f"{fix}; it is tried again")
+    return UnavailableError(reason, fix=fix)
 
 
 def _parsed(error: Exception) -> tuple[str, str]:
@@ -223,7 +223,7 @@ _TRIES: Final = {
     "dfs.client.failover.sleep.base.millis": "250",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
-"""Enough to find the active one of two namenodes; the caller tries again later anyway."""
+"""Enough to find the active one of two namenodes; a job tries again later anyway."""
 
 
 class HdfsSettings(Settings):
@@ -503,7 +503,7 @@ class Hdfs:
             self._client = None
             raise UnavailableError(
                 f"{about} has not answered for {self._settings.timeout_s:g} s",
-                fix="look at the logs of the namenode and the datanodes; it is tried again",
+                fix="look at the logs of the namenode and the datanodes",
             )
         try:
             return call.result()

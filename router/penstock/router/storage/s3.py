@@ -241,7 +241,9 @@ class S3Objects:
                     f" {self._location}"
                     " (to get, put, list and delete objects); the store must know If-None-Match",
                 ) from None
-            raise UnavailableError(said, fix="it is tried again") from None
+            raise UnavailableError(
+                said, fix="see the store's log, or ask again when it takes requests"
+            ) from None
         except self._no_credentials as error:
             raise WrongKeyError(
                 f"{location}: {error}",
@@ -250,7 +252,9 @@ class S3Objects:
             ) from None
         except (self._failed, OSError) as error:
             self.close()
-            raise UnavailableError(f"{location}: {error}", fix="it is tried again") from None
+            raise UnavailableError(
+                f"{location}: {error}", fix="see whether the store answers at that URL"
+            ) from None
 
 
 def _code(error: Any) -> str:
