@@ -16,7 +16,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -65,6 +65,11 @@ class NatsSection(Section):
     cert_file: FilePath | None = None
     key_file: FilePath | None = None
     ack_timeout_s: float = Field(default=5.0, gt=0, le=300)
+
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Keys and secrets without which nobody can log in."""
+        given = {"password": self.password, "token": self.token}
+        yield from ((key, secret) for key, secret in given.items() if secret is not None)
 
     @field_validator("url")
     @classmethod

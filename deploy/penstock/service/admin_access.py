@@ -73,7 +73,7 @@ class AdminAccess(BaseModel):
         Raises:
             ConfigError: A file cannot be used.
         """
-        token = _Watched((self.token_file,), self.token)
+        token = self._watched_token()
 
         def admit(requester: Requester) -> Authorization:
             shown = requester.authorization.encode("latin-1", "replace")  # as headers are read
@@ -89,6 +89,17 @@ class AdminAccess(BaseModel):
         return AdminServer(
             status, registry, tls=context.current, admit=admit, actions=actions, queries=queries
         )
+
+    def check_token(self) -> None:
+        """Look at the token's file, as an admin endpoint does that begins.
+
+        Raises:
+            ConfigError: It cannot be used.
+        """
+        self._watched_token()
+
+    def _watched_token(self) -> "_Watched[bytes]":
+        return _Watched((self.token_file,), self.token)
 
     def token(self) -> bytes:
         """The token that is shown.

@@ -199,6 +199,35 @@ def test_files_of_tls_that_are_away_are_refused_with_their_keys(
 
 
 @CHECKS
+def test_secrets_that_a_start_cannot_read_are_refused_with_their_keys(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    away, here, short = (tmp_path / name for name in ("none", "here", "short"))
+    here.write_text("long-enough-for-a-token")
+    short.write_text("short")
+
+    def checked(file: Path) -> Result:
+        secret = {"file": str(file)}
+        forward = {"type": "forward", "listen": "127.0.0.1:0", "shared_key": secret}
+        keys = {
+            "sources": [{"type": "stdin", "service": "s"}, forward | {"users": {"ann": secret}}],
+            "nats": {"url": "nats://h", "user": "u", "password": secret},
+            "admin_access": {"token_file": str(file)},
+        }
+        return run(*command, written(tmp_path, **keys))
+
+    assert checked(here).exit_code == 0
+    refused = checked(away)
+    assert refused.exit_code == 78
+    for place in ("nats.password", "sources.1.shared_key", "sources.1.users.ann"):
+        assert f": {place}: {away}: No such file or directory\n" in refused.stderr
+        assert f"{place}: name a variable that is set, or a file" in refused.stderr
+    assert f": admin_access: [Errno 2] No such file or directory: '{away}'" in refused.stderr
+    refused = checked(short)
+    assert (refused.exit_code, "one line of at least" in refused.stderr) == (78, True)
+
+
+@CHECKS
 def test_a_test_of_a_source_that_is_none_is_refused(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:

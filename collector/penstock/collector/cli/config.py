@@ -1,7 +1,8 @@
 """`penstock collector validate|test|graph|print-config|schema`: the configuration by itself."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from penstock.collector.sources.files.container_lines import READERS
 from penstock.collector.sources.files.settings import FileSettings
 from penstock.collector.sources.network.framing import pack_messages
 from penstock.collector.sources.senders.socket import SocketSettings, meta_of
+from penstock.collector.sources.settings import read_secret
 from penstock.collector.sources.stdin import StdinSettings
 from penstock.collector.sources.syslog.source import SyslogSettings
 from penstock.collector.spool.spool import Unit
@@ -47,7 +49,7 @@ def check_use(config: CollectorConfig, graph: Graph, where: str) -> None:
     Raises:
         ConfigError: With file, key path, reason and fix for every error found.
     """
-    found = [*_of_files(config), *_of_tests(config, graph)]
+    found = [*_of_files(config), *_of_secrets(config), *_of_tests(config, graph)]
     if found:
         raise ConfigError(
             "\n".join(f"{where}: {key}: {reason}" for key, reason, _ in found),
@@ -86,6 +88,24 @@ def _files(section: object, place: str, *, listens: bool = False) -> Iterator[Pr
         yield f"{place}.{error.key}", str(error), error.fix
 
 
+def _of_secrets(config: CollectorConfig) -> Iterator[Problem]:
+    """Check what a start reads; what is read for each request may come later."""
+    given = {f"nats.{key}": secret for key, secret in config.nats.secrets()}
+    for index, source in enumerate(config.sources):
+        given |= {f"sources.{index}.{key}": secret for key, secret in source.secrets()}
+    checks: list[Callable[[], object]] = [
+        partial(read_secret, secret, key) for key, secret in given.items()
+    ]
+    if config.admin_access is not None:
+        checks.append(config.admin_access.check_token)
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            key, _, reason = error.reason.partition(": ")
+            yield key, reason, error.fix
+
+
 def _of_tests(config: CollectorConfig, graph: Graph) -> Iterator[Problem]:
     known = [source.name or source.type for source in config.sources] + graph.aggregators()
     for index, case in enumerate(config.tests):
@@ -119,7 +139,8 @@ def _load(files: tuple[Path, ...]) -> tuple[CollectorConfig, Graph]:
 def validate(files: tuple[Path, ...]) -> None:
     """Check configuration files, the graph, its expressions and tables; exit 78 when wrong.
 
-    So are files of TLS that cannot be used, and tests of sources that there are not.
+    So are files of TLS that cannot be used, secrets that a start reads and cannot, and tests of
+    sources that there are not.
     """
     config, graph = _load(files)
     check_use(config, graph, ", ".join(map(str, files)))

@@ -21,6 +21,7 @@ from nats.errors import Error
 from penstock.base.backoff import Backoff, Restarts
 from penstock.base.clock import Clock
 from penstock.collector.config import NatsSection
+from penstock.collector.sources.settings import read_secret
 from penstock.logd.errors import LogdError
 from penstock.logd.publisher.connecting import (
     UnencryptedError,
@@ -380,9 +381,4 @@ def _context(config: NatsSection) -> ssl.SSLContext | None:
 
 
 def _secret(secret: Secret | None, key: str) -> str | None:
-    try:
-        return None if secret is None else secret.read()
-    except OSError as error:
-        raise ConfigError(
-            f"{key}: cannot be read: {error}", fix="name a file that the collector may read"
-        ) from None
+    return None if secret is None else read_secret(secret, key)

@@ -22,8 +22,8 @@ from penstock.collector.limits import (
     CONNECTIONS_MAX,
 )
 from penstock.collector.regex import compile_pattern
-from penstock.service import FilePath, Quantities
-from penstock.service.config_types import Form
+from penstock.service import ConfigError, FilePath, Quantities
+from penstock.service.config_types import Form, Secret
 
 REUSE_PORT: Final = "other processes of this user may listen there, too"
 
@@ -48,6 +48,10 @@ class SourceSettings(Section):
     type: str
     name: Name | None = None
 
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Keys and secrets without which the source does not start."""
+        yield from ()
+
     @property
     def can_be_shared(self) -> bool:
         """True if several worker processes can listen at its address; then it has `reuse_port`."""
@@ -57,6 +61,22 @@ class SourceSettings(Section):
     def max_request_bytes(self) -> int:
         """Bytes of the largest request that must fit into what the source may hold; 0: of any."""
         return 0
+
+
+def read_secret(secret: Secret, key: str) -> str:
+    """Read a secret that a configuration gives at `key`.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        return secret.read()
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}" if error.filename else error
+        raise ConfigError(
+            f"{key}: {reason}",
+            fix="name a variable that is set, or a file that the collector may read",
+        ) from None
 
 
 class ListeningSettings(SourceSettings):

@@ -35,11 +35,16 @@ from penstock.collector.sources.forward.protocol import (
 )
 from penstock.collector.sources.network.listener import Datagrams, Listener, Peer, finish
 from penstock.collector.sources.network.tls import ServerTls
-from penstock.collector.sources.settings import REUSE_PORT, ListeningSettings, TlsSection
+from penstock.collector.sources.settings import (
+    REUSE_PORT,
+    ListeningSettings,
+    TlsSection,
+    read_secret,
+)
 from penstock.collector.sources.source import Source, SourceContext
 from penstock.collector.spool.memory_budget import Charge
 from penstock.collector.spool.writer import Payload, RetryBuffer, SpoolWriter
-from penstock.service import ConfigError, HostPort, SocketPath
+from penstock.service import HostPort, SocketPath
 from penstock.service.config_types import Secret
 
 _SOCKET_MODE = 0o660
@@ -57,6 +62,12 @@ class ForwardSettings(ListeningSettings):
     shared_key: Secret | None = Field(default=None, description="senders must prove it")
     users: dict[str, Secret] = Field(default={}, description="names and passwords besides it")
     service: str = Field(default="from_tag", min_length=1)
+
+    @override
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        if self.shared_key is not None:
+            yield "shared_key", self.shared_key
+        yield from ((f"users.{name}", secret) for name, secret in self.users.items())
 
     @property
     @override
@@ -112,7 +123,8 @@ class ForwardSource(Source):
     @override
     async def start(self) -> None:
         section = self._section
-        self._check_secrets()
+        for key, secret in section.secrets():  # with one that is not there no sender is let in
+            read_secret(secret, f"source {self.name}: {key}")
         if section.path is not None:
             await self._listener.listen_unix(section.path, _SOCKET_MODE)
             return
@@ -234,25 +246,6 @@ class ForwardSource(Source):
             self._spool_writer.note("messages_unfinished", int(begun))
             return None
         return data
-
-    def _check_secrets(self) -> None:
-        """Refuse to start with a key or password that would let no sender in.
-
-        Raises:
-            ConfigError: A key or password cannot be read.
-        """
-        given = {"shared_key": self._section.shared_key}
-        given |= {f"users.{name}": secret for name, secret in self._section.users.items()}
-        for key, secret in given.items():
-            try:
-                if secret is not None:
-                    secret.read()
-            except OSError as error:
-                reason = f"{error.filename}: {error.strerror}" if error.filename else error
-                raise ConfigError(
-                    f"source {self.name}: {key}: {reason}",
-                    fix="name a variable that is set, or a file that the collector may read",
-                ) from None
 
     def _secrets(self) -> Secrets:
         """Read the secrets as they are now.
