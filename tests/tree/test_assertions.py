@@ -28,6 +28,7 @@ WAITING = {"wait_until", "wait_until_async", "wait_for_status", "wait_for_reason
 """They fail when a deadline passes before what they wait for is so."""
 
 
+@pytest.mark.timeout(600)  # 18 s of CPU time, on a machine that may be busy
 def test_every_test_surely_asserts() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(TESTS.rglob("*.py"))}
     asserting = _asserting(trees)

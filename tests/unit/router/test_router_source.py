@@ -42,7 +42,7 @@ def test_what_is_read_outside_a_worker_spares_nothing() -> None:
     (partition,) = reader.partitions(at(0), at(5))
     before = gc.get_freeze_count()
     assert list(reader.read(partition)) == []
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # what others froze may be freed meanwhile
 
 
 def test_options_have_the_defaults_of_sparks_kafka_source() -> None:
