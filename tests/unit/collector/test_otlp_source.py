@@ -71,7 +71,9 @@ async def main():
                 await export(source, body)
             except grpc.aio.AioRpcError as error:
                 code = error.code().name
-        print(logs[0]["event"], code, await export(source, body), bodies(spool_writer))
+        # gRPC shares a failed connection between channels, and waits before it connects again.
+        answer = await export(source, body, wait_for_ready=True)
+        print(logs[0]["event"], code, answer, bodies(spool_writer))
         await source.stop()
 
 asyncio.run(main())
