@@ -25,6 +25,8 @@ from tests.bench.worker import work
 PING: Final = b"PING\r\n"
 ANSWER_S_MAX: Final = 60
 """Seconds without any answer after which a publisher gives up: nothing is sent twice."""
+PATIENT_S: Final = 240.0
+"""Seconds in which the kind `patient` sends a batch again: a worker has little more."""
 DIFFERENT: Final = 1000
 """Payloads that differ, of the kinds which make them one by one; then they repeat."""
 BLOCK_BYTES: Final = 64 * 1024
@@ -296,6 +298,31 @@ def _submit(job: Job) -> Prepared:
     return lambda: {"sent": loop.run_until_complete(publish()), "refused": 0}
 
 
+def _patient(job: Job) -> Prepared:
+    """`Publisher.submit_batch` of Penstock's client: no answer, and a batch is sent again.
+
+    A replica that does not lead, or no longer, answers no batch: a publisher asks again.
+    """
+    import nats
+
+    from penstock.logd.publisher import Publisher, PublishOptions, Record
+
+    loop, at_ns = asyncio.new_event_loop(), time_ns()
+    client = loop.run_until_complete(nats.connect(job.url))
+    bodies = (payload(job.size_bytes, number) for number in range(job.batch))
+    records = [Record(job.subject, body, at_ns) for body in bodies]
+    options = PublishOptions(max_in_flight=job.window, retry_s=PATIENT_S)
+
+    async def publish() -> Result:
+        async with Publisher(client, options) as publisher:
+            each = range(job.count // job.batch)
+            tasks = [await publisher.submit_batch(job.subject, records) for _ in each]
+            await asyncio.gather(*tasks)
+        return {"sent": job.batch * len(tasks), "refused": 0}
+
+    return lambda: loop.run_until_complete(publish())
+
+
 def _js_publish(job: Job) -> Prepared:
     """`js.publish` of nats-py, at most `window` messages unanswered."""
     import nats
@@ -329,6 +356,7 @@ KINDS: Final[dict[str, Callable[[Job], Prepared]]] = {
     "fast": _fast,
     "liftbridge": _liftbridge,
     "submit": _submit,
+    "patient": _patient,
     "js.publish": _js_publish,
 }
 

@@ -11,8 +11,11 @@ import psutil
 import pytest
 
 from tests.bench.__main__ import SCENARIOS
+from tests.bench.nats_wire import Connection
+from tests.bench.reading import FILLING
 from tests.bench.report import read_json
-from tests.bench.worker import ROOT
+from tests.bench.worker import ROOT, workers
+from tests.support.logd import Logd
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
@@ -61,6 +64,25 @@ def test_the_tests_above_leave_no_scenario_out() -> None:
         if mark.name == "parametrize"
     )
     assert sorted(",".join(mark.args[1]).split(",")) == sorted(SCENARIOS)
+
+
+def test_a_log_is_filled_though_its_first_batches_went_unanswered(
+    tmp_path: Path, nats_url: str
+) -> None:
+    """Scenario k kills replicas, and who does not lead answers nothing."""
+    with Logd(tmp_path, nats_url, [{"name": "logs", "subject": "logs"}]) as logd:
+        logd.daemon.kill()
+        heard = Connection(nats_url)
+        heard.subscribe(b"logs")
+        job = {"url": nats_url, "subject": "logs", "size_bytes": 256, "window": 8}
+        with workers("publisher", [job | {"kind": FILLING, "count": 4_000}]) as publishers:
+            publishers.go()
+            while b"MSG logs " not in heard.lines():
+                pass
+            heard.close()
+            logd.daemon.start()
+            assert publishers.results().total("refused") == 0
+        assert len(logd.values("logs")) == 4_000
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
