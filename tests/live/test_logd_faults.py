@@ -22,7 +22,7 @@ from penstock.logd.storage import EpochFile
 from tests.support.logd import Logd
 from tests.support.nats_server import running_nats_server
 from tests.support.processes import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -37,7 +37,7 @@ def run_logd(directory: Path, config: dict[str, Any], *arguments: str) -> tuple[
         [sys.executable, "-m", "penstock.logd", "--config", str(path), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
@@ -50,7 +50,7 @@ def config(directory: Path, nats_url: str, **changes: Any) -> dict[str, Any]:
         "fetch": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
         "streams": [LOGS],
-        "connect_timeout_s": 1,
+        "connect_timeout_s": 60,
     } | changes
 
 
@@ -79,7 +79,8 @@ def test_check_prints_the_configuration_without_secrets(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_nats_server_ends_the_start_with_69(tmp_path: Path) -> None:
-    code, output = run_logd(tmp_path, config(tmp_path, f"nats://127.0.0.1:{free_port()}"))
+    url = f"nats://127.0.0.1:{free_port()}"
+    code, output = run_logd(tmp_path, config(tmp_path, url, connect_timeout_s=1))
     assert code == 69, output
     assert "nats.url" in output
 
@@ -176,7 +177,7 @@ def test_a_stream_that_cannot_be_opened_says_so_and_the_others_go_on(
         assert [partition.is_known for partition in failed.partitions] == [False]
         assert "records have been lost" in failed.problem
         assert (sound_one.name, sound_one.problem) == ("other", "")
-        with urllib.request.urlopen(f"http://{logd.daemon.admin}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{logd.daemon.admin}/metrics", timeout=60) as answer:
             assert b'penstock_logd_stream_failed{stream="logs"} 1.0' in answer.read()
         with pytest.raises(RefusedError, match="records have been lost"):
             log.open_stream("logs")

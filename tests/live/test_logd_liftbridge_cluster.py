@@ -30,7 +30,7 @@ pytestmark = pytest.mark.live
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogdCluster]:
-    section = {"listen": "127.0.0.1:0", "consumer_timeout_s": 3}
+    section = {"listen": "127.0.0.1:0", "consumer_timeout_s": 10, "publish_timeout_s": 60}
     directory = tmp_path_factory.mktemp("cluster")
     with (
         running_nats_server(directory / "nats") as url,
@@ -193,7 +193,7 @@ def test_members_of_a_group_share_its_partitions(nodes: dict[str, LiftbridgeCall
     assert calls.status("FetchConsumerGroupAssignments", asked) is StatusCode.NOT_FOUND
     joined = calls.call("JoinConsumerGroup", {1: "billing", 2: "one", 3: ["shared"]})
     assert one(joined, 1).decode() in nodes
-    assert (one(joined, 3), one(joined, 4)) == (3 * 10**9, 3 * 10**9)
+    assert (one(joined, 3), one(joined, 4)) == (10 * 10**9, 10 * 10**9)
     wait_until(lambda: assigned(calls, "one")[1] == {0, 1, 2, 3}, what="everything for one")
     other.call("JoinConsumerGroup", {1: "billing", 2: "two", 3: ["shared"]})
 
@@ -267,8 +267,8 @@ def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(
         nodes[follower].publish("hard", b"before %d" % number)
     publisher.start()
     cluster.nodes[leader].daemon.kill()
-    publisher.join(60)
-    reader.join(60)
+    publisher.join(120)
+    reader.join(120)
     assert not publisher.is_alive()
     assert not reader.is_alive()
     assert [answer for answer in answers if 2 in answer] == [], "every publish was acked"

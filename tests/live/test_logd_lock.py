@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until_async
 pytestmark = pytest.mark.live
 
 
-def make_config(directory: Path, nats_url: str) -> LogdConfig:
+def make_config(directory: Path, nats_url: str, **options: Any) -> LogdConfig:
     return LogdConfig.model_validate(
         {
             "data_dir": directory,
@@ -27,8 +27,8 @@ def make_config(directory: Path, nats_url: str) -> LogdConfig:
             "fetch": "127.0.0.1:0",
             "admin": "127.0.0.1:0",
             "streams": [{"name": "logs", "subject": "telemetry.logs.>"}],
-            "drain_timeout_s": 0.2,
         }
+        | options
     )
 
 
@@ -47,7 +47,7 @@ async def run_and_stop(config: LogdConfig, nats_url: str) -> None:
 async def test_a_stop_that_was_cut_short_keeps_others_out_while_a_thread_may_write(
     tmp_path: Path, nats_url: str
 ) -> None:
-    config = make_config(tmp_path, nats_url)
+    config = make_config(tmp_path, nats_url, drain_timeout_s=0.2)
     ended = threading.Event()
 
     def finish_late(event: str, arguments: tuple[Any, ...]) -> None:

@@ -14,6 +14,7 @@ from tests.support.certificates import Authority
 from tests.support.links import LinkUnderTest, running_link
 from tests.support.nats_accounts import Keys, Operator
 from tests.support.nats_server import nats_server
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -165,14 +166,14 @@ def run_logd(directory: Path, nats: dict[str, Any]) -> tuple[int, str]:
         "nats": nats,
         "fetch": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
-        "connect_timeout_s": 1,
+        "connect_timeout_s": 5,
     }
     path = write(directory / "logd.yaml", yaml.safe_dump(config))
     done = subprocess.run(
         [sys.executable, "-m", "penstock.logd", "--config", str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
     )
     return done.returncode, done.stderr

@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.support.waiting import wait_until_async
 pytestmark = pytest.mark.live
 
 INFO = b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"auth_required":true}\r\n'
-OPTIONS = PublishOptions(connect_timeout_s=1, retry_s=0.1)
+OPTIONS = PublishOptions(connect_timeout_s=3, retry_s=0.1)
 
 
 class Eavesdropper:
@@ -94,7 +95,8 @@ async def test_a_server_that_loses_tls_is_told_nothing_until_it_has_it_again(
 ) -> None:
     port = free_port()
     with nats_server(tmp_path / "a", port=port, config=config):
-        connecting = connected(f"tls://localhost:{port}", OPTIONS, **login(authority))
+        options = replace(OPTIONS, connect_timeout_s=60)
+        connecting = connected(f"tls://localhost:{port}", options, **login(authority))
         publisher = await connecting.__aenter__()
         await reaches_the_server(publisher)
     async with eavesdropping(port) as server:
@@ -114,11 +116,11 @@ def test_the_command_trusts_the_authority_it_is_given(
 ) -> None:
     with nats_server(tmp_path / "nats", config=config) as server:
         url = f"tls://u:secret@localhost:{server.port}"
-        words = ["publish", "t.a", "x", "--nats", url, "--retry-s", "0", "--connect-s", "5"]
-        done = CliRunner().invoke(cli, [*words, "--nats-ca", str(authority.cert)])
+        words = ["publish", "t.a", "x", "--nats", url, "--retry-s", "0", "--connect-s"]
+        done = CliRunner().invoke(cli, [*words, "60", "--nats-ca", str(authority.cert)])
         assert (done.exit_code, "nobody listens" in done.stderr) == (69, True), done.output
         strange = Authority(tmp_path / "strange").cert
-        done = CliRunner().invoke(cli, [*words, "--nats-ca", str(strange)])
+        done = CliRunner().invoke(cli, [*words, "5", "--nats-ca", str(strange)])
         assert (done.exit_code, "nobody listens" in done.stderr) == (69, False), done.output
         assert "secret" not in done.output
 

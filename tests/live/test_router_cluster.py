@@ -62,8 +62,9 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 def test_a_cluster_without_room_degrades_the_job_with_sparks_reason_and_ends_at_once(
     tmp_path: Path, logd: Logd, cluster: SparkCluster
 ) -> None:
-    """It was ready, with everything behind, and SIGTERM took 13 s."""
+    """It was ready, with everything behind, and SIGTERM took all of `drain_timeout_s`."""
     made = job_of(tmp_path / "job", logd, cluster, **{"spark.executor.memory": "64g"})
+    made.config["drain_timeout_s"] = 120
     made.daemon.start(within_s=90)
     try:
         (reason,) = reasons(made, "Initial job has not accepted any resources")
@@ -71,8 +72,8 @@ def test_a_cluster_without_room_degrades_the_job_with_sparks_reason_and_ends_at_
         assert "spark.executor.memory 64g" in reason
     finally:
         begun_ns = SystemClock().monotonic_ns()
-        assert made.daemon.stop() == 0
-    assert SystemClock().monotonic_ns() - begun_ns < 8 * 10**9
+        assert made.daemon.stop(within_s=180) == 0
+    assert SystemClock().monotonic_ns() - begun_ns < 60 * 10**9
 
 
 def job_of(directory: Path, logd: Logd, cluster: SparkCluster, **conf: str) -> RouterJob:

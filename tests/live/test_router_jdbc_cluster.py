@@ -21,10 +21,11 @@ TABLE = "of_a_cluster"
 
 def test_a_job_on_two_workers_stores_each_record_once(tmp_path: Path, nats_url: str) -> None:
     place = f"127.0.0.1:{postgres_port()}/postgres"
+    place_url = f"postgresql://{SUPERUSER}@{place}"
     url = f"jdbc:postgresql://{place}?sslmode=disable&gssEncMode=disable"
     sink = {"type": "jdbc", "url": url, "jars": [postgres_jar()], "user": SUPERUSER, "table": TABLE}
     with (
-        closing(psycopg.connect(f"postgresql://{SUPERUSER}@{place}", autocommit=True)) as admin,
+        closing(psycopg.connect(place_url, autocommit=True)) as admin,
         closing(SparkCluster(tmp_path / "cluster")) as cluster,
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
     ):
@@ -36,7 +37,12 @@ def test_a_job_on_two_workers_stores_each_record_once(tmp_path: Path, nats_url: 
                 return [offset for (offset,) in rows]
             return []
 
-        publish(nats_url, "telemetry.logs.x", [log_line(number) for number in range(COUNT)])
+        def is_writing() -> bool:
+            waiting = f"""SELECT FROM pg_locks WHERE relation = '"{TABLE}"'::regclass"""
+            return bool(admin.execute(f"{waiting} AND NOT granted").fetchall())
+
+        lines = [log_line(number) for number in range(COUNT)]
+        publish(nats_url, "telemetry.logs.x", lines[: COUNT // 2])
         cluster.start()
         job = RouterJob(
             tmp_path / "router", logd.fetch, streams=["logs"],
@@ -51,8 +57,11 @@ def test_a_job_on_two_workers_stores_each_record_once(tmp_path: Path, nats_url: 
             wait_until(lambda: len(stored()) >= COUNT // 10, within_s=240, what="some rows")
             executors = cluster.executors()
             assert len(executors) == WORKERS, "the job has an executor on each worker"
-            executors[0].kill()
-            assert len(stored()) < COUNT
+            with psycopg.connect(place_url) as holding:
+                holding.execute(f'LOCK TABLE "{TABLE}" IN EXCLUSIVE MODE')  # it can be read
+                publish(nats_url, "telemetry.logs.x", lines[COUNT // 2 :])
+                wait_until(is_writing, within_s=60, what="a task waits for the table")
+                executors[0].kill()
             wait_until(lambda: len(stored()) >= COUNT, within_s=240, what="all rows")
         finally:
             assert job.daemon.stop() == 0, job.daemon.log()[-3000:]

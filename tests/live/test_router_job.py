@@ -81,7 +81,7 @@ def test_kill_9_in_the_middle_of_a_batch_leaves_each_record_once(
         forked = [it for it in descendants(job.daemon.pid) if worker_daemon.MODULE in command(it)]
         assert len(forked) > 1, "the daemon, and what it has forked"
         job.daemon.kill()
-        _, alive = psutil.wait_procs(family, timeout=20)
+        _, alive = psutil.wait_procs(family, timeout=20 * PATIENCE)
         assert alive == [], "the JVM or its workers outlived the driver"
 
         job.daemon.start("--until-caught-up", within_s=60)
@@ -278,12 +278,12 @@ def sparks_page_of_queries(job: RouterJob) -> str:
 def test_a_job_that_cannot_catch_up_ends_and_says_why(
     tmp_path: Path, nats_url: str, logd: Logd
 ) -> None:
-    job = with_hook(tmp_path / "router", logd, HttpDestination(), source={"retry_timeout_s": 2})
+    job = with_hook(tmp_path / "router", logd, HttpDestination(), source={"retry_timeout_s": 10})
     publish(nats_url, "telemetry.logs.x", [log_line(1, severity=17)])
-    job.daemon.start("--until-caught-up", within_s=60)
+    job.daemon.launch("--until-caught-up")
     try:
         assert job.daemon.wait(within_s=60) == 69, job.daemon.log()[-3000:]
-        assert "sink/hook has got nothing for 2 s: http://127.0.0.1" in job.daemon.log()
+        assert "sink/hook has got nothing for 10 s: http://127.0.0.1" in job.daemon.log()
         assert job.rows().num_rows == 1
     finally:
         job.daemon.close()
@@ -345,7 +345,7 @@ def test_a_sink_that_hangs_does_not_keep_a_job_from_ending(
             family = descendants(job.daemon.pid)
             wait_until(lambda: (batch_s_of(job, "hook") or 0) > 1, within_s=30)
             assert job.daemon.stop(within_s=30) == 75, job.daemon.log()[-3000:]
-            _, alive = psutil.wait_procs(family, timeout=10)
+            _, alive = psutil.wait_procs(family, timeout=10 * PATIENCE)
             assert alive == []
         finally:
             job.daemon.close()

@@ -119,11 +119,12 @@ def test_after_a_nats_that_was_away_letters_are_in_the_stream_again(
     server = NatsServer(tmp_path / "nats", port=port)
     with Logd(tmp_path / "logd", server.url, STREAMS) as logd:
         config = DeadLetterStream(nats=server.url, subject="letters.test")
-        stream = NatsDeadLetterPublisher(config, SystemClock(), wait_s=0.5, pause_s=0.0)
+        stream = NatsDeadLetterPublisher(config, SystemClock(), wait_s=5, pause_s=0.0)
         assert stream.publish([b'{"offset": 1}']) == 0
         server.kill()
         assert stream.publish([b'{"offset": 2}']) == 1
         server = NatsServer(tmp_path / "again", port=port)
+        wait_until(lambda: logd.daemon.status()["health"] == "ready", what="logd is back")
         wait_until(lambda: stream.publish([b'{"offset": 3}']) == 0, within_s=60)
         assert stream.problem is None
         stream.close()

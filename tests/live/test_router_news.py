@@ -14,12 +14,14 @@ from tests.support.logd import Logd
 from tests.support.processes import arguments_of
 from tests.support.router import STREAMS, log_line, publish
 from tests.support.spark import gateway_of, running_spark
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.live
 
 WAIT_S = 10
 """How long a look waits at logd where nothing comes."""
+SOON_S = 8
+"""Before such a wait is over, on a machine that does much else."""
 
 
 @pytest.fixture
@@ -63,19 +65,20 @@ def test_a_record_ends_the_wait_and_so_does_a_stop(
 ) -> None:
     got: list[int] = []
     with running_spark(tmp_path / "spark") as session:
+        session.spark.conf.set("spark.sql.streaming.stopTimeout", str(SOON_S * 1000))
         query = started(session.spark, logd, tmp_path / "checkpoint", got)
         assert planners(session.spark)
         for number in range(1, 4):
             begun_ns = monotonic_ns()
             publish(nats_url, "telemetry.logs.a", [log_line(number)])
             wait_until(partial(has_records, got, number), within_s=60)
-            assert number == 1 or monotonic_ns() - begun_ns < WAIT_S * 10**9 / 2
+            assert number == 1 or monotonic_ns() - begun_ns < SOON_S * 10**9
         begun_ns = monotonic_ns()
         query.stop()
-        assert monotonic_ns() - begun_ns < 3 * 10**9, "Spark's limit for a query to end"
+        assert monotonic_ns() - begun_ns < SOON_S * 10**9
         assert not query.isActive
         assert query.exception() is None
-        wait_until(lambda: not planners(session.spark), within_s=WAIT_S / 2)
+        wait_until(lambda: not planners(session.spark), within_s=SOON_S / PATIENCE)
     assert got == [0, 1, 1, 1], "the first trigger of a query always has a batch"
 
 
@@ -85,5 +88,5 @@ def test_who_waits_for_a_jvm_that_was_killed_ends(tmp_path: Path, logd: Logd) ->
         waiting = planners(session.spark)
         assert waiting
         psutil.Process(gateway_of(session.spark).proc.pid).kill()
-        _, left = psutil.wait_procs(waiting, timeout=WAIT_S / 2)
+        _, left = psutil.wait_procs(waiting, timeout=SOON_S)
         assert left == []

@@ -119,7 +119,7 @@ def test_a_connection_that_breaks_costs_nothing_and_doubles_nothing(
 
 
 def test_a_server_that_hangs_is_asked_again(case: ServerCase) -> None:
-    sink, context = case.sink(timeout_s=0.5)
+    sink, context = case.sink(timeout_s=2)
     case.door.faults.append(Break.HANG)
     sink.write(batch(records(case)))
     assert case.stored() == EACH_ONCE

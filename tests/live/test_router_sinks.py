@@ -44,7 +44,7 @@ def splunk() -> Iterator[FaultDoor]:
 
 
 def acknowledged(door: FaultDoor, directory: Path, **keys: Any) -> tuple[Any, Any]:
-    waiting = {"acknowledge_interval_s": 0.02, "acknowledge_timeout_s": 0.3}
+    waiting = {"acknowledge_interval_s": 0.02, "acknowledge_timeout_s": 600}
     return CASES["splunk_hec"].sink(
         door, directory, acknowledge=True, batch={"max_records": 2}, **waiting | keys
     )
@@ -68,7 +68,7 @@ def test_events_count_once_splunk_acknowledges_them(splunk: FaultDoor, tmp_path:
 def test_events_that_are_never_acknowledged_are_sent_again(
     splunk: FaultDoor, tmp_path: Path
 ) -> None:
-    sink, made = acknowledged(splunk, tmp_path)
+    sink, made = acknowledged(splunk, tmp_path, acknowledge_timeout_s=0.3)
     backend: Any = splunk.backend
     backend.indexed = False
 
@@ -84,7 +84,7 @@ def test_events_that_are_never_acknowledged_are_sent_again(
 
 def test_a_splunk_that_starts_again_costs_no_event(splunk: FaultDoor, tmp_path: Path) -> None:
     """Its acknowledgement ids begin at 0 again, and name other events than before."""
-    sink, _ = acknowledged(splunk, tmp_path)
+    sink, _ = acknowledged(splunk, tmp_path, acknowledge_timeout_s=0.3)
     backend: Any = splunk.backend
     backend.indexed = False
 
@@ -131,9 +131,7 @@ def test_a_question_for_acknowledgements_that_fails_is_asked_again(
     splunk: FaultDoor, tmp_path: Path, fault: Fault | None
 ) -> None:
     """And no event goes again for it, before its time is over."""
-    sink, made = acknowledged(
-        splunk, tmp_path, acknowledge_timeout_s=600, timeout_s=10 if fault else 2
-    )
+    sink, made = acknowledged(splunk, tmp_path, timeout_s=10 if fault else 2)
     questions: list[Asked] = []
 
     def fails_twice(asked: Asked) -> Answered | None:
@@ -154,7 +152,7 @@ def test_an_acknowledgement_that_is_lost_on_its_way_brings_its_events_again(
     splunk: FaultDoor, tmp_path: Path
 ) -> None:
     """Splunk says it once and forgets it."""
-    sink, made = acknowledged(splunk, tmp_path)
+    sink, made = acknowledged(splunk, tmp_path, acknowledge_timeout_s=2)
     lost: list[Answered] = []
 
     def loses_the_first(asked: Asked) -> Answered | None:

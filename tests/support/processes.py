@@ -219,7 +219,7 @@ class Daemon:
         url = f"http{'s' if self.tls else ''}://{self.admin}{path}"
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         request = urllib.request.Request(url, headers=headers)
-        return urllib.request.urlopen(request, timeout=5, context=self.tls)
+        return urllib.request.urlopen(request, timeout=5 * PATIENCE, context=self.tls)
 
     def stage(self, name: str) -> dict[str, Any]:
         """One stage of `/status`; a stage that is not there yet counts zero."""
