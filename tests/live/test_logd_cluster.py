@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from penstock.logd.metadata.streams import StreamConfig
 from penstock.logd.metadata.tables import Done
 from penstock.logd.replication.events import NodeId
 from penstock.logd.replication.session import PartitionId
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -260,8 +260,4 @@ async def test_an_initial_member_that_lost_its_disk_makes_no_majority(
 
 
 def _free_addresses(count: int) -> list[str]:
-    with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [f"127.0.0.1:{one.getsockname()[1]}" for one in with_sockets]
-    for one in with_sockets:
-        one.close()
-    return found
+    return [f"127.0.0.1:{free_port()}" for _ in range(count)]

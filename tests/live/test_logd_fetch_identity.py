@@ -5,12 +5,14 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
+from penstock.base.clock import SystemClock
 from penstock.logd.api.operations import Document
 from penstock.logd.api.protocol import REQUEST_HEAD, encode_request
 from penstock.logd.api.server import Api, FetchLimits, FetchServer, Response, ResponseSlot
@@ -227,18 +229,27 @@ async def test_an_identity_ends_with_its_key_and_with_its_time(callers: Callers)
     assert authenticator.failed["fetch", "revoked"] == 1
 
 
+class Advanced(SystemClock):
+    """The machine's time, and what a test adds to it."""
+
+    ahead_s = 0
+
+    @override
+    def unix_ns(self) -> int:
+        return super().unix_ns() + self.ahead_s * 10**9
+
+
 async def test_a_new_token_in_the_file_is_shown_when_the_old_one_has_expired(
     callers: Callers, tmp_path: Path
 ) -> None:
-    asked = Asked()
-    now = datetime.now(UTC)  # noqa: TID251 - tokens have real times
-    nearly = int((now - timedelta(seconds=28)).timestamp())  # the skew is 30
+    asked, clock = Asked(), Advanced()
     path = tmp_path / "token"
-    path.write_text(callers.token("first", exp=nearly))
-    async with serving(callers, callers.authenticator(), asked) as (address, _):
+    path.write_text(callers.token("first", exp=clock.unix_ns() // 10**9 + 600))
+    async with serving(callers, callers.authenticator(clock=clock), asked) as (address, _):
         with LogClient(address, access=access(callers, token_file=path)) as log:
             await asyncio.to_thread(log.streams)
             path.write_text(callers.token("second"))
+            clock.ahead_s = 600 + 60  # the skew is 30
 
             def changed() -> bool:
                 return asked.names[-1] == "token:second"

@@ -29,6 +29,7 @@ from penstock.logd.security.tls import CertificateFiles
 from penstock.logd.wire.logd_peer_pb2 import Purpose, Refused
 from tests.support.certificates import Authority
 from tests.support.fuzzing import SEED, cases, mutated_bytes
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.live
@@ -145,10 +146,9 @@ async def linked(
         assert running.cancelled()
 
 
-async def free_address() -> str:
+def free_address() -> str:
     """Where nobody listens, and somebody may begin to."""
-    async with subscription_manager(Recorder()) as (address, _):
-        return address
+    return f"127.0.0.1:{free_port()}"
 
 
 async def connected(link: PeerLink) -> None:
@@ -219,7 +219,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_asked(
 
 async def test_whoever_waits_for_an_answer_is_told_when_the_connection_breaks() -> None:
     service = Recorder()
-    address = await free_address()
+    address = free_address()
     async with linked(address) as link:
         async with subscription_manager(service, address):
             await connected(link)
@@ -232,7 +232,7 @@ async def test_whoever_waits_for_an_answer_is_told_when_the_connection_breaks() 
 
 async def test_a_link_finds_its_peer_again() -> None:
     service = Recorder()
-    address = await free_address()
+    address = free_address()
     async with linked(address) as link:
         await wait_until_async(lambda: "Connect call failed" in link.problem, what=link.problem)
         link.post(b"lost")

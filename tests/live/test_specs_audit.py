@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -27,16 +26,14 @@ LIMITS = EmitterLimits(
 )  # fmt: skip
 
 KILLED = """
-import os, signal, sys
+import os, sys
 from penstock import specs
-emitter = specs.setup("killed", socket=sys.argv[1], opentelemetry=False)
+specs.setup("killed", socket=sys.argv[1], opentelemetry=False)
 for number in range(200):
     specs.Audit(event_name="door.opened", actor=specs.Actor(type="user", id=str(number)),
                 action="open", target=specs.Target(type="door", id="1"), outcome="success").emit()
 print(len(os.listdir(os.environ["PENSTOCK_SPILL_DIR"])), flush=True)
-if len(sys.argv) > 2:
-    emitter.flush(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
 """
 
 
@@ -189,15 +186,19 @@ def test_what_a_killed_process_had_said_is_delivered_by_the_next(
     socket = str(collector.path) + (".away" if mood == "away" else "")
     if mood == "its answers are lost":
         collector.answer, collector.takes_silently = (lambda _: None), True
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, socket, "dies"],
-        env=environment, capture_output=True, text=True, timeout=50, check=False,
-    )  # fmt: skip
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, socket],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as killed:  # fmt: skip
+        try:
+            assert killed.stdout is not None
+            assert killed.stdout.readline() == "1\n", "all is said"
+            if mood != "away":
+                wait_until(lambda: collector.records, what="a batch is on its way")
+        finally:
+            killed.kill()
     assert len(journals(spill)) == 1
-    if mood == "its answers are lost":
-        assert collector.records, "a batch was on its way"
-        collector.answer = take
+    collector.answer = take
     adopting = Emitter(
         {"service.name": "next"}, socket_path=str(collector.path), limits=LIMITS, spill_dir=spill
     )
@@ -311,7 +312,7 @@ def test_what_nobody_waits_for_is_synced_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch, tmp_path / "disk")
-    emitter = unheard(tmp_path, audit_sync_ms=5)
+    emitter = unheard(tmp_path, audit_sync_ms=500)
     for number in range(50):
         emitter.emit_record(audit(number))
     wait_until(lambda: len(disk.actors()) == 50, what="the last sync")
@@ -325,7 +326,7 @@ def test_a_process_that_ends_leaves_no_journal(tmp_path: Path, collector: Collec
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(collector.path)],
         env=os.environ | {"PENSTOCK_SPILL_DIR": str(spill)},
-        capture_output=True, text=True, timeout=50, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert actors(collector) == list(range(200))

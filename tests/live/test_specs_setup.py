@@ -144,7 +144,7 @@ def collector(tmp_path: Path) -> Iterator[CollectorSocket]:
 def run(program: str, path: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", program, str(path)],
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=50 * PATIENCE, check=False,
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def test_greenlets_are_not_held_up_by_a_standard_output_that_nobody_reads() -> N
     with subprocess.Popen(
         [sys.executable, "-c", STALLED_GREENLETS], stdout=writing, stderr=subprocess.PIPE
     ) as process:
-        _, errors = process.communicate(timeout=50)
+        _, errors = process.communicate(timeout=50 * PATIENCE)
     os.close(reading)
     os.close(writing)
     assert errors == b"unstalled"
@@ -290,6 +290,8 @@ def test_what_is_said_while_the_process_ends_arrives(
 NOBODY = """
 import sys, time
 from penstock import specs
+from penstock.specs.emit.emitter import PROCESS_EXIT
+PROCESS_EXIT._left_s = 60  # as long may the end of this process wait for answers
 specs.setup("alone", socket=sys.argv[1], opentelemetry=False)
 for number in range(2003):
     specs.log().info(f"said {number}")
@@ -310,7 +312,7 @@ def test_a_process_without_a_collector_ends_at_once_and_says_what_is_lost(tmp_pa
         + where
         + "."
     )
-    assert took_s < 0.5 * PATIENCE
+    assert took_s < 20, "it waits for nobody"
 
 
 @pytest.mark.parametrize(
@@ -342,7 +344,7 @@ print(json.dumps(emitter.counters().dropped))
 def burst(collector: CollectorSocket, block_ms: int) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", BURST, str(collector.path), str(block_ms)],
-        capture_output=True, text=True, timeout=50, check=True,
+        capture_output=True, text=True, timeout=50 * PATIENCE, check=True,
     )  # fmt: skip
 
 
@@ -368,10 +370,10 @@ def test_to_wait_for_room_does_not_hold_up_a_program_without_a_collector(tmp_pat
     began_ns = clock.monotonic_ns()
     done = subprocess.run(
         [sys.executable, "-c", BURST, str(tmp_path / "away.sock"), "200"],
-        capture_output=True, text=True, timeout=50, check=True,
+        capture_output=True, text=True, timeout=50 * PATIENCE, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout)["log"]["queue_full"] == 2900
-    assert clock.monotonic_ns() - began_ns < 5e9 * PATIENCE
+    assert clock.monotonic_ns() - began_ns < 60e9  # 2,900 times 200 ms are ten minutes
 
 
 DOCTOR = """

@@ -54,13 +54,18 @@ class Callers:
         path.write_text(text + "\n")
         return path
 
-    def authenticator(self, *, required: bool = True) -> Authenticator:
+    def authenticator(
+        self, *, required: bool = True, clock: SystemClock | None = None
+    ) -> Authenticator:
         """As a daemon's; its files are looked at when a test says so."""
         self.key_file = Renewed("keys", (self.keys,), lambda: load_keys(self.keys))
         self.key_set = FileKeys(self.jwks, SystemClock(), age_s_max=86_400)
         rules = TokenRules(issuer=ISSUER, audience=AUDIENCE, groups_claim="groups")
         return Authenticator(
-            SystemClock(), required=required, tokens=(rules, self.key_set), keys=self.key_file
+            clock or SystemClock(),
+            required=required,
+            tokens=(rules, self.key_set),
+            keys=self.key_file,
         )
 
     def config(self, *, certificates: str = "optional", required: bool = True) -> dict[str, Any]:
