@@ -55,7 +55,7 @@ def send_otlp(port: int) -> Callable[[str], bool]:
     def send(body: str) -> bool:
         record = {"timeUnixNano": "5", "body": {"stringValue": body}}
         request = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
             headers = {"content-type": "application/json"}
             connection.request("POST", "/v1/logs", json.dumps(request), headers)
@@ -68,7 +68,7 @@ def send_otlp(port: int) -> Callable[[str], bool]:
 
 def send_forward(port: int) -> Callable[[str], bool]:
     def send(body: str) -> bool:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(msgpack.packb(["app", 5, {"message": body}, {"chunk": body}]))
             return bool(connection.recv(4096) == msgpack.packb({"ack": body}))
 

@@ -128,7 +128,7 @@ def test_acks_go_on_while_nats_is_away_and_all_arrives_when_it_is_back(tmp_path:
                 sent = arrived(logd, "shop")
                 assert sent[: sender.acked * PER_BATCH] == expected(sender.acked)
                 assert len(sent) == len(set(sent))
-                assert collector.daemon.status()["health"] == "ready"
+                wait_until(lambda: collector.daemon.status()["health"] == "ready", what="ready")
                 assert collector.daemon.stop() == 0
                 assert logd.daemon.stop() == 0
     finally:
@@ -253,7 +253,7 @@ def test_two_batches_with_one_number_are_one_batch(tmp_path: Path, nats_url: str
     ):
         for _ in range(3):
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(5)
+                connection.settimeout(60)
                 connection.connect(str(socket_path))
                 connection.sendall(encode_batch("one", 1, [log_line(0)]) * 2)
                 answers = b""

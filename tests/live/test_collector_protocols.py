@@ -51,7 +51,7 @@ def break_handshakes(address: str, count: int) -> None:
     stranger = ssl.create_default_context()
     stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
     for number in range(count):
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=5) as plain:
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=60) as plain:
             connection = stranger.wrap_socket(plain) if number % 2 else plain
             with connection:
                 connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -76,7 +76,7 @@ def test_handshakes_that_fail_together_end_nothing_and_a_new_certificate_is_show
         host, port = address.split(":")
 
         def shown() -> str:
-            return ssl.get_server_certificate((host, int(port)), timeout=5)
+            return ssl.get_server_certificate((host, int(port)), timeout=60)
 
         assert shown().strip() in own.cert.read_text()
         for old, new in ((own.key, next_own.key), (own.cert, next_own.cert)):

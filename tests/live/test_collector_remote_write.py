@@ -145,7 +145,7 @@ def test_what_a_real_prometheus_scrapes_arrives(tmp_path: Path, nats_url: str) -
 
         expected = {("orders_total", "a"), ("queue_depth", "a"), ("wait_seconds_count", "")}
         with prometheus(path, tmp_path, config):
-            wait_until(lambda: expected | {("up", "")} <= found().keys())
+            wait_until(lambda: expected | {("up", ""), ("queue_depth", "b")} <= found().keys())
         taken = found()
         assert {taken[key]["resource"]["service.name"] for key in expected} == {"shop"}
         assert {taken[key]["attributes"]["region"] for key in expected} == {"eu"}

@@ -13,7 +13,7 @@ from fluent.sender import FluentSender
 from tests.support.collector import Collector, bodies
 from tests.support.logd import Logd
 from tests.support.processes import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -154,7 +154,7 @@ def test_standard_input_alone_ends_the_process_when_it_ends(tmp_path: Path, nats
             [sys.executable, "-m", "penstock.collector", "--config", tmp_path / "c/collector.yaml"],
             input=text_of(0, 5000).encode() + b"last",
             capture_output=True,
-            timeout=30,
+            timeout=30 * PATIENCE,
             check=False,
         )
         assert result.returncode == 0, result.stderr
@@ -168,9 +168,12 @@ def test_host_metrics_keep_to_the_metric_spec(tmp_path: Path, nats_url: str) -> 
         Logd(tmp_path / "logd", nats_url, STREAMS) as logd,
         Collector(tmp_path / "collector", nats_url, sources) as collector,
     ):
-        wait_until(lambda: logd.values("metrics"))
-        names = {json.loads(value or b"")["name"] for value in logd.values("metrics")}
-        assert names >= {"system.cpu.time", "system.memory.usage", "system.network.io"}
+
+        def names() -> set[str]:
+            return {json.loads(value or b"")["name"] for value in logd.values("metrics")}
+
+        expected = {"system.cpu.time", "system.memory.usage", "system.network.io"}
+        wait_until(lambda: names() >= expected, what="one of each")
         assert collector.account("host_metrics")["quarantined"] == 0
 
 
@@ -178,7 +181,7 @@ def run_collector(config: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "penstock.collector", "--config", str(config)],
         capture_output=True,
-        timeout=30,
+        timeout=30 * PATIENCE,
         check=False,
     )
 

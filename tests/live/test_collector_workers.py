@@ -37,6 +37,10 @@ def started_ms(collector: Collector) -> list[int]:
     return [workers[worker]["started_ms"] for worker in "01"]
 
 
+def is_starting(collector: Collector) -> bool:
+    return bool(collector.daemon.status()["health"] == "starting")
+
+
 def reload_all(collector: Collector, port: int) -> None:
     """What both can run by is applied by both; what one cannot, by none that comes after it."""
     wait_until(lambda: collector.daemon.status()["health"] == "ready", what="both are there")
@@ -97,7 +101,7 @@ def test_workers_share_ports_and_one_that_is_killed_loses_nothing(
         wait_until(lambda: received(0) > 20 and received(1) > 20, what="both have received")
         before, started = pid_of(second), started_ms(collector)
         os.kill(before, signal.SIGKILL)
-        wait_until(lambda: collector.daemon.status()["health"] == "starting", what="one is away")
+        wait_until(lambda: is_starting(collector), what="one is away", momentary=True)
         kept = len(sender.kept)
         wait_until(lambda: len(sender.kept) > kept + 20, what="the other goes on")
         wait_until(lambda: received(1) > 20, within_s=60, what="it is back")
@@ -170,7 +174,7 @@ def test_a_worker_begins_again_by_what_runs_and_is_looked_into(
 
         before = pid_of(second)
         os.kill(before, signal.SIGKILL)
-        wait_until(lambda: collector.daemon.status()["health"] == "starting", what="one is away")
+        wait_until(lambda: is_starting(collector), what="one is away", momentary=True)
         wait_until(lambda: collector.daemon.status()["health"] == "ready", what="it is back")
         assert pid_of(second) != before
         seen = len(look.shown)

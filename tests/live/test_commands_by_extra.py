@@ -20,7 +20,7 @@ def test_every_command_works_with_an_extra_or_names_another(extra: str, tmp_path
     """Each in an environment of that extra alone, with servers and files that are not there."""
     command = [sys.executable, "-m", "tests.support.extras_only", str(tmp_path), extra]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=360
     )
     ended = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(ended) > 2 * 20, "the commands of `penstock` itself and of `penstock specs`"

@@ -95,7 +95,7 @@ async def test_a_wrong_key_keeps_one_stream_closed_until_the_right_one_is_back(
         key_file(tmp_path, "key", content="22" * 32)
         await asyncio.to_thread(logd.restart)
         assert (await client.jetstream().publish("plain.a", b"x")).seq == 1
-        refused = orjson.loads((await client.request("audit.a", b"x", timeout=5)).data)
+        refused = orjson.loads((await client.request("audit.a", b"x", timeout=60)).data)
         assert refused["error"]["err_code"] == 10077
         status = logd.daemon.status()
         assert status["health"] == "degraded"

@@ -15,6 +15,8 @@ from tests.support.logd import Logd
 from tests.support.logd_cluster import LogdCluster
 from tests.support.waiting import wait_until
 
+OF_A_WHOLE_LOG = ("ready", "", 0.0)
+
 pytestmark = pytest.mark.live
 
 LOGS = {
@@ -52,7 +54,7 @@ def test_lost_ids_of_deleted_records_are_told_counted_and_told_once(
 
             wait_until(deleted, what="records are deleted")
         logd.restart()
-        assert told(logd) == ("ready", "", 0.0), "the file has what the log has not"
+        wait_until(lambda: told(logd) == OF_A_WHOLE_LOG, what="the file has what the log has not")
         assert logd.daemon.stop() == 0
         (remembered,) = (tmp_path / "data" / "streams").glob("logs-*/0/producers")
         remembered.unlink()
@@ -63,7 +65,7 @@ def test_lost_ids_of_deleted_records_are_told_counted_and_told_once(
         with logd.client() as log:
             assert log.offsets("logs").end == sent, "everything else is there"
         logd.restart()
-        assert told(logd) == ("ready", "", 0.0)
+        wait_until(lambda: told(logd) == OF_A_WHOLE_LOG, what="ready")
 
 
 PLAIN = {"name": "logs", "subject": "t.>", "dedup_window_s": 3600}

@@ -154,7 +154,7 @@ def test_members_and_the_coordinator_are_lost_and_nothing_is_skipped(tmp_path: P
             run.wait_for_more(b)
         check_nothing_skipped(run)
         b.process.send_signal(signal.SIGTERM)
-        assert b.process.wait(20) == 0
+        assert b.process.wait(60) == 0
         wait_until(lambda: run.group() is None, what="the group has no members")
 
 
@@ -174,7 +174,7 @@ def check_fencing(run: Run, a: MemberProcess, b: MemberProcess, first: GroupInfo
             log.cursor("g", "s", last["partition"]).commit(0, rewind=True)
         assert refused.value.code == "GROUP_ACTIVE"
     a.process.send_signal(signal.SIGCONT)
-    assert a.process.wait(20) == 0
+    assert a.process.wait(60) == 0
     assert a.lines()[-1] == {"refused": "FENCED"}
 
 

@@ -53,7 +53,7 @@ async def test_a_directory_of_a_release_before_is_opened_as_it_is(tmp_path: Path
             await publish(server.url, "s.a", [b"4"])
             logd.restart(kill=True)
             assert logd.values("s") == [b"1", b"2", b"3", b"4"]
-            assert logd.daemon.status()["health"] == "ready"
+            wait_until(lambda: logd.daemon.status()["health"] == "ready", what="ready")
         for name in ("metadata", "access"):
             assert not (tmp_path / "a" / "data" / name).exists()
 
@@ -124,7 +124,7 @@ async def test_a_stream_whose_epochs_are_only_in_its_frames_is_taken_over(
             epochs.write_bytes(b"damage" if harm == "damaged" else b"")
         with Logd(tmp_path / "a", server.url, []) as logd:
             refused = "stream purged of before is not in the cluster"
-            assert any(refused in reason for reason in logd.daemon.status()["reasons"])
+            wait_until(lambda: any(refused in it for it in logd.daemon.status()["reasons"]))
             with BlockingPublisher(server.url) as publisher:
                 assert publisher.publish("s.a", b"4").epoch > 2
             assert logd.values("s") == [b"1", b"2", b"3", b"4"]

@@ -225,7 +225,7 @@ async def test_services_keep_their_subject_while_a_stream_comes_and_goes(
 
     async def use(name: bytes) -> None:
         """What callers of the service do while others listen, too."""
-        reply = await client.request("svc.prices", name, timeout=5)
+        reply = await client.request("svc.prices", name, timeout=20)
         assert reply.data == b"done " + name
         await client.publish("svc.prices", b"told " + name)
         await client.flush()
@@ -261,7 +261,7 @@ Call = Callable[[JetStreamContext], Awaitable[object]]
 async def fetch(js: JetStreamContext, *, count: int) -> object:
     reading = await js.pull_subscribe_bind("reader", stream="orders")
     try:
-        return await reading.fetch(count, timeout=20)
+        return await reading.fetch(count, timeout=60)
     finally:
         await reading.unsubscribe()
 
@@ -305,12 +305,12 @@ JETSTREAM_CALLS: dict[str, Call] = {
 }
 """What a user of JetStream tries next, as nats-py has it; `js.publish()` works."""
 
-HINTS_AT_ONCE_S = 3.0
-"""Far below the timeouts of these calls, which are 20 s here."""
+HINTS_AT_ONCE_S = 10.0
+"""Far below the timeouts of these calls, which are 60 s here."""
 
 
 async def failed_at_once(client: Client, call: Call) -> Exception:
-    js = client.jetstream(timeout=20)
+    js = client.jetstream(timeout=60)
     before = time.monotonic()  # noqa: TID251 - what a user waits
     with pytest.raises((APIError, NoRespondersError)) as raised:
         await call(js)
@@ -382,7 +382,7 @@ async def test_hints_leave_when_a_jetstream_begins_to_answer(
         await client.flush()
         await asyncio.to_thread(wait_until, lambda: serving(logd) == "jetstream")
         for _ in range(20):
-            answered = await client.request("$JS.API.STREAM.NAMES", timeout=5)
+            answered = await client.request("$JS.API.STREAM.NAMES", timeout=20)
             assert b"error" not in answered.data
         await jetstream.unsubscribe()
 

@@ -58,14 +58,18 @@ async def test_under_lasting_overload_a_stream_leaves_and_comes_back_drained(
         client = await nats.connect(nats_url)
         sent = await flood_until_nobody_is_there(client)
 
+        tries = 0
+
         async def published() -> bool:
+            nonlocal tries
+            tries += 1
             try:
                 await client.jetstream().publish("telemetry.logs.a", b"after", timeout=5)
             except (nats.js.errors.Error, NatsTimeoutError):
                 return False
             return True
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await published():
                 pass
         wait_until(lambda: ended(logd, "unsubscribed"), what="the gap is over")
@@ -73,7 +77,7 @@ async def test_under_lasting_overload_a_stream_leaves_and_comes_back_drained(
         wait_until(lambda: logd.daemon.status()["health"] == "ready", what="ready again")
         stage = logd.stage("logs")
         assert stage["detail"]["refused_busy"] > 0
-        assert stage["received"] <= sent + 1
+        assert stage["received"] <= sent + tries
         assert stage["received"] == stage["sent"] + stage["errors"]
         dropped = sum(gap["messages"] for gap in ended(logd, "busy"))
         assert 0 < dropped <= stage["detail"]["refused_busy"]

@@ -190,7 +190,7 @@ async def test_a_stream_full_of_bytes_stays_below_its_limit(
     tmp_path: Path, nats_url: str, client: Client
 ) -> None:
     with make_logd(tmp_path, nats_url, retention={"bytes": MIB}, discard="new") as logd:
-        js = client.jetstream()
+        js = client.jetstream(timeout=60)
         results = await asyncio.gather(
             *(js.publish("telemetry.logs.a", payload(n)) for n in range(300)),
             return_exceptions=True,

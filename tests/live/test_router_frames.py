@@ -25,7 +25,7 @@ from tests.support.router import STREAMS, log_line, publish
 from tests.support.spark import running_spark
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(660)]
 
 LOGS = 300
 PANDAS = "pandas==2.3.3"
@@ -103,7 +103,7 @@ def test_the_example_counts_errors_and_posts_them(
             environment |= {"SPARK_REMOTE": server, "PYTHONPATH": pandas}
         done = subprocess.run(
             [sys.executable, "examples/05_spark_job.py", logd.fetch, destination.url],
-            env=os.environ | environment, capture_output=True, timeout=200, check=False,
+            env=os.environ | environment, capture_output=True, timeout=600, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     found = sorted(destination.records, key=lambda record: str(record["resource"]))

@@ -268,7 +268,7 @@ def test_a_file_that_is_made_too_late_is_not_closed_by_the_garbage_collector(
 
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     is_stuck = thread.is_alive()
     server.resume("namenode")
     assert not is_stuck

@@ -208,10 +208,10 @@ def test_a_catalog_that_falls_silent_is_given_up_and_asked_again(
     rest.backend.handle = handled  # type: ignore[method-assign]
     writing = threading.Thread(target=sink.write, args=(batch([log_record(0), log_record(1)]),))
     writing.start()
-    writing.join(30)
+    writing.join(120)
     stuck = writing.is_alive()
     rest.hung.set()
-    writing.join(30)
+    writing.join(120)
     assert silent
     assert not stuck
     assert stored(rest) == [0, 1]

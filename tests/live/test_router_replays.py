@@ -39,7 +39,7 @@ def ask(job: RouterJob, token: str, **wanted: Any) -> tuple[int, dict[str, Any]]
         {"Authorization": f"Bearer {token}"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

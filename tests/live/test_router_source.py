@@ -169,7 +169,7 @@ def test_a_stream_reads_each_record_once_in_bounded_batches(
             .trigger(**trigger)
             .start()
         )
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(180)
         return got
 
     got = run(tmp_path / "checkpoint", availableNow=True)
@@ -203,7 +203,7 @@ def test_a_batch_writes_its_checkpoint_without_checksums_beside(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(180)
     written = checkpoint / "offsets" / "1"
     assert oct(written.stat().st_mode & 0o777) == oct(0o666 & ~0o022)
     assert list(checkpoint.rglob(".*")) == []
