@@ -20,7 +20,7 @@ from penstock.deploy.disk_room import Sample, note_sample
 from penstock.deploy.up.layout import Layout
 from penstock.logd.client import LogClient
 from tests.support.mounts import small_file_system
-from tests.support.processes import free_port
+from tests.support.processes import free_port, is_free
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(1200)]
@@ -37,8 +37,11 @@ REQUESTS_MAX = 60
 
 
 def free_range() -> int:
-    """The first of a hundred ports, none of which is anybody's now."""
-    return next(port for port in iter(free_port, 0) if port < 31_000) // 100 * 100 + 100
+    """The first of two hundred ports, none of which is anybody's now."""
+    while True:
+        first = free_port() // 100 * 100
+        if first + 200 <= 32_000 and all(map(is_free, range(first, first + 200))):
+            return first
 
 
 @dataclass(slots=True)

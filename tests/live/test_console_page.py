@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from penstock.deploy.console.config import ConsoleConfig
 from penstock.deploy.console.daemon import Console
@@ -162,6 +162,12 @@ def test_streams_say_who_leads_how_much_there_is_and_which_need_attention(
     expect(facts).to_have_count(0)
 
 
+def processor_s(meter: CDPSession) -> float:
+    """CPU time that the page's tasks have taken, in seconds."""
+    metrics = meter.send("Performance.getMetrics")["metrics"]
+    return float(next(it["value"] for it in metrics if it["name"] == "TaskDuration"))
+
+
 def test_a_thousand_streams_are_fluent(seen: Watched, pipeline: Pipeline) -> None:
     """Only rows in sight are in the page, and taking news takes less than a frame or two."""
     page = seen.page
@@ -172,18 +178,16 @@ def test_a_thousand_streams_are_fluent(seen: Watched, pipeline: Pipeline) -> Non
     port.evaluate("element => { element.scrollTop = element.scrollHeight; }")
     expect(page.locator("tbody tr", has_text="orders-999")).to_be_visible()
     assert page.locator("tbody tr").count() < 60
-    page.evaluate(
-        "() => { window.longest = 0; new PerformanceObserver(list => { for (const entry of"
-        " list.getEntries()) window.longest = Math.max(window.longest, entry.duration); })"
-        ".observe({ entryTypes: ['longtask'] }); }"
-    )
+    meter = page.context.new_cdp_session(page)
+    meter.send("Performance.enable", {"timeDomain": "threadTicks"})  # not what others use
+    before_s = processor_s(meter)
     heard = page.evaluate(
         "() => new Promise(done => { let n = 0; new PerformanceObserver(list => { n +="
         " list.getEntries().filter(entry => entry.name.endsWith('/api/snapshot')).length;"
         " if (n >= 3) done(n); }).observe({ entryTypes: ['resource'] }); })"
     )
     assert heard >= 3
-    assert page.evaluate("window.longest") < 400  # ms, on a machine that does much else
+    assert (processor_s(meter) - before_s) / heard < 0.15
 
 
 def test_collectors_show_sources_spools_and_an_even_account(

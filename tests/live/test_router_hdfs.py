@@ -13,6 +13,7 @@ import pytest
 
 from penstock.router.storage.hdfs import Hdfs, HdfsSettings
 from penstock.service import ConfigError, UnavailableError
+from tests.support.hdfs_lake import names_in_time
 from tests.support.hdfs_server import HdfsServer, hdfs_server
 from tests.support.waiting import wait_until
 
@@ -236,16 +237,19 @@ def test_a_namenode_that_is_away_is_waited_for(server: HdfsServer, files: Hdfs) 
     assert files.names() == ["a", "b"]
 
 
-def test_a_namenode_that_is_silent_is_not_waited_for_without_end(server: HdfsServer) -> None:
-    files = opened(server, timeout_s=1.5)
+def test_a_namenode_that_is_silent_is_not_waited_for_without_end(
+    server: HdfsServer, files: Hdfs
+) -> None:
     files.create("a", b"1")
+    hasty = opened(server, timeout_s=1.5)
+    wait_until(lambda: names_in_time(hasty) == ["a"], what="it is connected")
     server.pause("namenode")
-    for call in (lambda: files.read("a"), lambda: files.create("b", b"1"), files.names):
+    for call in (lambda: hasty.read("a"), lambda: hasty.create("b", b"1"), hasty.names):
         with pytest.raises(UnavailableError, match=r"has not answered for 1\.5 s"):
             call()
     server.resume("namenode")
     assert files.read("a") == b"1"
-    assert files.names() == ["a"]
+    wait_until(lambda: names_in_time(hasty) == ["a"], what="it answers again")
 
 
 def test_a_file_that_is_made_too_late_is_not_closed_by_the_garbage_collector(
@@ -288,11 +292,13 @@ def test_datanodes_that_are_away_are_waited_for(server: HdfsServer) -> None:
     assert files.read("b") == b"1"
 
 
-def test_a_datanode_that_is_silent_is_not_waited_for_without_end(server: HdfsServer) -> None:
-    files = opened(server, timeout_s=1.5)
+def test_a_datanode_that_is_silent_is_not_waited_for_without_end(
+    server: HdfsServer, files: Hdfs
+) -> None:
+    hasty = opened(server, timeout_s=1.5)
     server.pause("datanode")
     with pytest.raises(UnavailableError, match="has not answered"):
-        files.create("a", b"1")
+        hasty.create("a", b"1")
     server.resume("datanode")
     assert files.create("a", b"2")
     assert files.read("a") == b"2"

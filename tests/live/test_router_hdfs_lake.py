@@ -19,10 +19,10 @@ from hdfs_native import WriteOptions
 from penstock.base.errors import ExitCode
 from penstock.deploy.cli import cli
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
-from penstock.router.storage.hdfs import Hdfs
+from penstock.router.storage.hdfs import Hdfs, HdfsSettings
 from penstock.service import ConfigError, UnavailableError
 from tests.support import hdfs_lake
-from tests.support.hdfs_lake import SIZE, files, kept_by, opened, rows, stored
+from tests.support.hdfs_lake import SIZE, files, kept_by, names_in_time, opened, rows, stored
 from tests.support.hdfs_server import HdfsServer, hdfs_server
 from tests.support.processes import free_port
 from tests.support.sink_batches import context
@@ -223,15 +223,18 @@ def test_a_call_that_was_given_up_and_is_done_later_does_no_harm(
     """The namenode is silent for as long as the sink waits, and then does what it was asked."""
     opened(url, tmp_path).write(rows(0, rule=2))
     its = context(tmp_path)
-    lake = opened(url, tmp_path, within=its, hdfs={"timeout_s": 1.5})
+    lake = opened(url, tmp_path, within=its)
+    hasty = Hdfs(url, location="sinks.sink.path", settings=HdfsSettings(timeout_s=1.5))
+    wait_until(lambda: names_in_time(hasty) is not None, what="it is connected")
     paused: list[str] = []
     real = getattr(Hdfs, step)
 
     def silent(self: Hdfs, *given: Any, **more: Any) -> Any:
-        if not paused:
-            paused.append(step)
-            server.pause("namenode")
-        return real(self, *given, **more)
+        if paused:
+            return real(self, *given, **more)
+        paused.append(step)
+        server.pause("namenode")
+        return real(hasty, *given, **more)
 
     monkeypatch.setattr(Hdfs, step, silent)  # no door can tell this call from others before it
     its.starts["logs.5f2c19aa-0"] = 0

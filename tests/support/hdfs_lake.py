@@ -10,6 +10,7 @@ import io
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,20 @@ from penstock.router.lake.layout import FORMER_PARTITIONED_BY
 from penstock.router.sinks import SinkContext
 from penstock.router.sinks.parquet.sink import ParquetLake, ParquetSink
 from penstock.router.storage.hdfs import Hdfs
+from penstock.service import UnavailableError
 from tests.support.sink_batches import batch, context, log_record
 
 SIZE: Final = 30
 """Of a batch, in records of the log."""
 
 _SERVICES: Final = 4
+
+
+def names_in_time(files: Hdfs) -> list[str] | None:
+    """What files there are, if it is said before somebody hasty gives up."""
+    with suppress(UnavailableError):
+        return files.names()
+    return None
 
 
 def opened(
