@@ -335,7 +335,7 @@ async def test_a_last_line_that_waits_for_the_spool_does_not_hold_up_the_end_of_
         stopping = asyncio.ensure_future(source.stop())
         await spool_writer.wait_for_waiting()
         stopping.cancel()
-        await asyncio.wait([stopping], timeout=5)
+        await asyncio.wait([stopping], timeout=60)
         ended = stopping.done()
         spool_writer.journal.resize(1 << 30)  # whatever came of it, the test ends
         await asyncio.gather(stopping, return_exceptions=True)

@@ -37,7 +37,7 @@ def test_batches_are_in_work_together_up_to_the_bound_and_the_next_one_waits() -
     waiting.join(0.5)
     assert told == []
     semaphore.release(first)
-    waiting.join(10)
+    waiting.join(60)
     assert told == [50]
     assert semaphore.in_use == 50
 
@@ -48,12 +48,12 @@ def test_a_batch_above_the_bound_goes_alone() -> None:
     large = in_background(semaphore, 500, told)
     wait_until(lambda: semaphore.waiting == 1, what="the large one waits")
     semaphore.release(small)
-    large.join(10)
+    large.join(60)
     assert told == [500]
     behind = in_background(semaphore, 1, told)
     wait_until(lambda: semaphore.waiting == 1, what="a small one waits")
     semaphore.release(100)
-    behind.join(10)
+    behind.join(60)
     assert told == [500, 1]
 
 
@@ -66,8 +66,8 @@ def test_small_batches_do_not_pass_a_large_one_that_waits() -> None:
     small = in_background(semaphore, 10, told)
     wait_until(lambda: semaphore.waiting == 2, what="the small one waits behind it")
     semaphore.release(share)
-    large.join(10)
-    small.join(10)
+    large.join(60)
+    small.join(60)
     assert told == [90, 10]
 
 

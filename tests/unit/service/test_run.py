@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from penstock.base.sockets import ACCEPT_AT_ONCE, widen_backlog
 from penstock.service import LoopFailures, configure_logs, run_until_stopped
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 def test_what_fails_in_the_event_loop_goes_into_the_log() -> None:
@@ -132,7 +132,7 @@ def test_a_process_whose_event_loop_is_stuck_ends_when_it_is_told_to(
         if signals > 1:
             wait_until(lambda: not _is_pending(process.pid, signal.SIGTERM))
             process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=20 * PATIENCE)
     assert process.returncode == code
     assert said in err
     assert ("stopped" in out) is not stuck
@@ -150,7 +150,7 @@ def test_a_stuck_process_ends_also_when_its_last_word_cannot_be_written() -> Non
         assert process.stdout.readline() == "runs\n"
         process.send_signal(signal.SIGTERM)
         try:
-            assert process.wait(timeout=20) == 75
+            assert process.wait(timeout=20 * PATIENCE) == 75
         finally:
             process.kill()
 

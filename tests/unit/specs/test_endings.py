@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.specs import limits
-
 PROGRAM = """
 import multiprocessing, sys
 from concurrent.futures import ProcessPoolExecutor
@@ -64,7 +62,10 @@ ALONE = """
 import multiprocessing, multiprocessing.util, os, sys, time
 from pathlib import Path
 from penstock.specs import Emitter
+from penstock.specs.emit.emitter import PROCESS_EXIT
 from penstock.specs.emit.hooks import before_end
+
+PROCESS_EXIT._left_s = 60  # as long may the end of a process wait for answers
 
 def work():
     emitter.emit("log", b'{"body":"alone"}')
@@ -90,6 +91,6 @@ def test_a_child_does_not_wait_for_a_collector_that_was_never_there(tmp_path: Pa
     done = subprocess.run(
         (sys.executable, "-c", ALONE), cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert 0 <= float(done.stdout) < limits.EXIT_FLUSH_MS / 1000
+    assert 0 <= float(done.stdout) < 20
     journals = [path.read_bytes() for path in (tmp_path / "spill").iterdir()]
     assert any(b'{"kept":1}' in journal for journal in journals)
