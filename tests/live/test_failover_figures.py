@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.worker import ROOT
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -23,11 +23,11 @@ def start(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
     )  # fmt: skip
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(720)
 def test_every_acked_message_is_found_after_a_kill(tmp_path: Path) -> None:
     path, directory = tmp_path / "failover.json", tmp_path / "work"
     running = start(directory, "--runs", "1", "--json", str(path))
-    output, _ = running.communicate(timeout=230)
+    output, _ = running.communicate(timeout=230 * PATIENCE)
     assert running.returncode == 0, output[-3000:]
     document = json.loads(path.read_text())
     times = document["times_s"]
@@ -37,7 +37,7 @@ def test_every_acked_message_is_found_after_a_kill(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(420)
 def test_an_interrupt_ends_it_and_what_it_started(tmp_path: Path) -> None:
     directory = tmp_path / "work"
     running = start(directory, "--runs", "100")
@@ -45,6 +45,6 @@ def test_an_interrupt_ends_it_and_what_it_started(tmp_path: Path) -> None:
         lambda: list(directory.glob("failover-*/round-1/cluster/acks")), within_s=60, what="a start"
     )
     running.send_signal(signal.SIGINT)
-    output, _ = running.communicate(timeout=60)
+    output, _ = running.communicate(timeout=60 * PATIENCE)
     assert running.returncode == 130, output[-3000:]
     assert list(directory.iterdir()) == []

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 
