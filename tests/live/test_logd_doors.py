@@ -258,9 +258,9 @@ def test_no_secret_is_ever_shown(tmp_path: Path, nats_url: str, callers: Callers
         check = [sys.executable, "-m", "penstock.logd", "--config", str(path), "--check"]
         done_check = subprocess.run(check, capture_output=True, text=True, check=True)
         said += done_check.stdout + done_check.stderr
-        activity = tmp_path / "logd" / "data"
-        written = b"".join(found.read_bytes() for found in activity.rglob("*") if found.is_file())
-        said += written.decode("latin-1")
+    activity = tmp_path / "logd" / "data"
+    written = b"".join(found.read_bytes() for found in activity.rglob("*") if found.is_file())
+    said += written.decode("latin-1")
     said += logd.daemon.log()
     assert "authentication_failed" in said
     assert "keys_file" in said
