@@ -105,7 +105,7 @@ def running(directory: Path, *arguments: str, cwd: Path | None = None) -> Iterat
 
 def test_the_demo_reconciles_through_kill_9_of_each_part_and_runs_again(tmp_path: Path) -> None:
     directory, result = tmp_path / "demo", tmp_path / "result.json"
-    arguments = ("demo", "--seconds", "14", "--json", str(result))
+    arguments = ("demo", "--seconds", "20", "--json", str(result))
     with (
         untrusted_directory(tmp_path / "untrusted") as cwd,
         running(directory, *arguments, cwd=cwd) as launch,

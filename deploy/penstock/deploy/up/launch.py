@@ -232,12 +232,14 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
     )
     _on_signals(supervisor, screen, outcome)
     note_running()
+    struck = asyncio.Event()
 
     async def stop_in_time() -> None:
         if seconds is not None:
             await report.ready.wait()
             screen.count_down(seconds)
             await asyncio.sleep(seconds)
+            await struck.wait()
             supervisor.stop()
 
     async def strike() -> None:
@@ -247,6 +249,7 @@ async def _run(topology: Topology, watch: Monitor, screen: Screen, seconds: int 
             from penstock.deploy.up.demo.failover import kill_leader
 
             outcome.failover = await kill_leader(topology, supervisor, watch, screen, clock)
+        struck.set()
 
     with screen:
         async with asyncio.TaskGroup() as tasks:

@@ -12,6 +12,8 @@ from penstock.deploy.up.topology import Topology
 STREAM = "logs"
 """Stream whose leader is killed: the busiest one."""
 _LOOK_S = 0.05
+_FAILOVER_S_MAX = 60
+"""Maximum seconds until a leader is found, killed and replaced. The demo ends no earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +45,28 @@ async def kill_leader(
     """Kill the node that leads the busiest stream, and wait until another one does.
 
     Returns:
-        None when there was no leader to kill, or none that this launch runs.
+        None when this launch does not run the leader, or no node led within `_FAILOVER_S_MAX`.
     """
-    leader = await watch.leader(STREAM)
-    if leader is None or leader not in topology.logds() or not supervisor.strike(leader):
+    try:
+        async with asyncio.timeout(_FAILOVER_S_MAX):
+            leader = await _leader(watch)
+            if leader not in topology.logds() or not supervisor.strike(leader):
+                return None
+            began_ns = clock.monotonic_ns()
+            screen.say(f"{leader} leads {STREAM}: killed it with kill -9", "bold")
+            successor = await _leader(watch, after=leader)
+    except TimeoutError:
+        screen.say(f"no node led {STREAM} within {_FAILOVER_S_MAX} s", "bold red")
         return None
-    began_ns = clock.monotonic_ns()
-    screen.say(f"{leader} leads {STREAM}: killed it with kill -9", "bold")
-    while True:
-        successor = await watch.leader(STREAM)
-        if successor not in (None, leader):
-            break
-        await asyncio.sleep(_LOOK_S)
-    assert successor is not None
     failover = Failover(leader, successor, (clock.monotonic_ns() - began_ns) / 1e9)
     screen.say(f"{successor} leads {STREAM} now", "bold")
     return failover
+
+
+async def _leader(watch: Monitor, *, after: str | None = None) -> str:
+    """Wait for a leader of the stream that is another one than `after`."""
+    while True:
+        leader = await watch.leader(STREAM)
+        if leader is not None and leader != after:
+            return leader
+        await asyncio.sleep(_LOOK_S)
