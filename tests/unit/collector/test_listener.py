@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 from collections import Counter
 from pathlib import Path
 
 from penstock.collector.limits import MIB, READ_AHEAD_BYTES, READ_BYTES
 from penstock.collector.sources.network.listener import Listener
+from penstock.collector.sources.network.tls import ServerTls
+from penstock.collector.sources.settings import TlsSection
 from tests.support.certificates import Authority
 from tests.support.waiting import wait_until_async
 
@@ -76,4 +79,62 @@ async def test_connections_are_bounded_within_their_handshakes_too(tmp_path: Pat
         await wait_until_async(lambda: said)
         assert said.pop() == b"x" * size
     await wait_until_async(lambda: listener.connections == 0)
+    await listener.close()
+
+
+class Late:
+    """A connection's handler that begins to read when it is told to."""
+
+    def __init__(self) -> None:
+        self.begins = asyncio.Event()
+        self.said: list[bytes] = []
+        self.transports: list[asyncio.WriteTransport] = []
+
+    async def read_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.transports.append(writer.transport)
+        await self.begins.wait()
+        self.said.append(await reader.read())
+
+
+async def test_what_came_before_a_connection_broke_is_read() -> None:
+    late = Late()
+    listener = Listener("x", late.read_all, max_connections=1, note=lambda _name, _count: None)
+    await listener.listen_tcp("127.0.0.1:0")
+    assert listener.endpoint is not None
+    host, port = listener.endpoint.split(":")
+    with socket.create_connection((host, int(port))) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        sender.sendall(b"all of it")
+        await wait_until_async(lambda: late.transports)
+    await wait_until_async(late.transports[0].is_closing)
+    late.begins.set()
+    await wait_until_async(lambda: late.said == [b"all of it"])
+    await listener.close()
+
+
+async def test_a_sender_with_tls_that_never_reads_loses_nothing_when_it_closes(
+    tmp_path: Path,
+) -> None:
+    """What it does not read, such as a ticket, would make a reset of its close."""
+    authority = Authority(tmp_path)
+    own = authority.sign("server", "IP:127.0.0.1")
+    section = TlsSection(cert_file=own.cert, key_file=own.key)
+    late, data = Late(), bytes(4 * READ_AHEAD_BYTES)
+    listener = Listener("x", late.read_all, max_connections=1, note=lambda _name, _count: None)
+    tls = ServerTls(section, "x", lambda _name, _count: None)
+    await listener.listen_tcp("127.0.0.1:0", tls.context)
+    assert listener.endpoint is not None
+    host, port = listener.endpoint.split(":")
+    trusting = ssl.create_default_context(cafile=authority.cert)
+
+    def send() -> None:
+        with (
+            socket.create_connection((host, int(port))) as plain,
+            trusting.wrap_socket(plain, server_hostname=host) as sender,
+        ):
+            sender.sendall(data)
+
+    await asyncio.to_thread(send)
+    late.begins.set()
+    await wait_until_async(lambda: [*map(len, late.said)] == [len(data)])
     await listener.close()

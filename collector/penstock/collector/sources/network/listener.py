@@ -98,11 +98,10 @@ class Listener:
         host, port = split_host_port(address)
         self._context = context
         try:
-            self._server = await asyncio.start_server(
-                self._accept,
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol,
                 host,
                 port,
-                limit=READ_AHEAD_BYTES // 2,
                 reuse_address=True,
                 reuse_port=reuse_port,
                 backlog=ACCEPT_AT_ONCE,
@@ -130,8 +129,8 @@ class Listener:
             )
         try:
             clear_path(path, self._name)
-            self._server = await asyncio.start_unix_server(
-                self._accept, str(path), limit=READ_AHEAD_BYTES // 2, backlog=ACCEPT_AT_ONCE
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                self._protocol, str(path), backlog=ACCEPT_AT_ONCE
             )
             widen_backlog(self._server)
             set_mode(path, mode)
@@ -185,6 +184,9 @@ class Listener:
         # Cancelled here, because there is no more time, it cancels them once more.
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(_Reader(limit=READ_AHEAD_BYTES // 2), self._accept)
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._closing:  # it was accepted before, and is closed now
             writer.close()
@@ -225,6 +227,16 @@ class Listener:
             asyncio.get_running_loop().call_later(self._unread_answer_s, transport.abort)
 
 
+class _Reader(asyncio.StreamReader):
+    """Gives what came before a connection broke: asyncio's own reader forgets that."""
+
+    @override
+    def set_exception(self, exc: Exception) -> None:
+        self.feed_eof()
+        if self.at_eof():
+            super().set_exception(exc)
+
+
 async def _secure(
     plain: asyncio.StreamWriter, context: ssl.SSLContext
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -241,7 +253,7 @@ async def _secure(
     connection.setblocking(False)
     plain.transport.abort()  # of its own descriptor; the connection stays
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=READ_AHEAD_BYTES // 2)
+    reader = _Reader(limit=READ_AHEAD_BYTES // 2)
     transport, protocol = await loop.connect_accepted_socket(
         lambda: asyncio.StreamReaderProtocol(reader),
         connection,

@@ -59,6 +59,9 @@ class ServerTls:
         self.context = files.server(clients)
         self.context.sni_callback = self._choose
         self.context.sslobject_class = self._telling()
+        # Many senders never read. A ticket that is left unread makes of their close a reset, with
+        # which the kernel and asyncio throw away what they have sent.
+        self.context.num_tickets = 0
         self._note = note
         self._silent_until_s = 0.0
         self._log = structlog.get_logger().bind(source=source)
