@@ -115,7 +115,7 @@ async def test_what_came_before_a_connection_broke_is_read() -> None:
 async def test_a_sender_with_tls_that_never_reads_loses_nothing_when_it_closes(
     tmp_path: Path,
 ) -> None:
-    """What it does not read, such as a ticket, would make a reset of its close."""
+    """A session ticket that the sender leaves unread would turn its close into a reset."""
     authority = Authority(tmp_path)
     own = authority.sign("server", "IP:127.0.0.1")
     section = TlsSection(cert_file=own.cert, key_file=own.key)

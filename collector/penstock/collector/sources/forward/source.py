@@ -123,7 +123,7 @@ class ForwardSource(Source):
     @override
     async def start(self) -> None:
         section = self._section
-        for key, secret in section.secrets():  # with one that is not there no sender is let in
+        for key, secret in section.secrets():  # without one of them no sender can log in
             read_secret(secret, f"source {self.name}: {key}")
         if section.path is not None:
             await self._listener.listen_unix(section.path, _SOCKET_MODE)

@@ -74,8 +74,8 @@ class NatsSink(TaskRequestSettings):
         str,
         Form(
             r"^(nats|tls)://[^\s@]+$",
-            "nats://HOST:PORT or tls://HOST:PORT, or several joined by commas alone; a user has a"
-            " key of its own",
+            "nats://HOST:PORT or tls://HOST:PORT, or several joined by commas alone; give a user"
+            " by the key `user`",
         ),
     ] = "nats://127.0.0.1:4222"
     subject: Annotated[
